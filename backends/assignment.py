@@ -37,15 +37,12 @@ _Keyed = TypeVar("_Keyed", bound=KeyedStateHandle)
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """The parallelism of an operator of the job.
+    """The parallelism of an operator of the job. Raises `InvalidRequestError` if a number is outside its bounds.
 
     Attributes:
         parallelism: Number of the operator's subtasks.
         max_parallelism: Number of key groups, 1 to 32768 and at least the parallelism. None keeps the number of
             the checkpoint; without a checkpoint it is the default.
-
-    Raises:
-        InvalidRequestError: A number is outside its bounds.
     """
 
     parallelism: int
@@ -106,12 +103,11 @@ def assign(
     with_state = {uid: state for uid, state in stored.operators.items() if state.streams()}
     non_restored = sorted(with_state.keys() - wanted.keys())
     if non_restored and not allow_non_restored_state:
-        message = (
+        raise InvalidRequestError(
             f"checkpoint {stored.checkpoint_id} of job {stored.job_id} has state of operators {non_restored}, "
             "which this job doesn't have; give the operators these uids again, or skip their state with "
             "allow_non_restored_state=True"
         )
-        raise InvalidRequestError(message)
     if non_restored:
         _log.warning(
             "not restored from checkpoint %d of job %s: the state of operators %s, which this job doesn't have",
@@ -165,17 +161,15 @@ def _check(uid: str, state: StoredOperator, settings: OperatorSettings) -> None:
         raise CheckpointCorruptedError(message)
     fixed = state.max_parallelism
     if settings.parallelism > fixed:
-        message = (
+        raise InvalidRequestError(
             f"operator {uid!r} has parallelism {settings.parallelism}, but its state was stored "
             f"with max parallelism {fixed}; reduce the parallelism to at most {fixed}"
         )
-        raise InvalidRequestError(message)
     if settings.max_parallelism not in {None, fixed}:
-        message = (
+        raise InvalidRequestError(
             f"operator {uid!r} has max parallelism {settings.max_parallelism}, but its state was "
             f"stored with {fixed}, which can't be changed; set {fixed} or leave it out"
         )
-        raise InvalidRequestError(message)
 
 
 def _split_by_key_groups(
@@ -211,14 +205,11 @@ def redistribute(
 
     Args:
         handles: The handles of each old subtask, in order; None counts as absent.
-        parallelism: The new number of subtasks, at least 1.
+        parallelism: The new number of subtasks. Raises `InvalidRequestError` if it is below 1.
 
     Returns:
         The handles of each new subtask: at most one for each old handle, and in the same order,
         so that the elements of each state keep theirs.
-
-    Raises:
-        InvalidRequestError: The parallelism is below 1.
     """
     sources = _with_subtasks(handles, parallelism)
     holders: dict[tuple[OperatorStateMode, str], list[int]] = {}
@@ -260,11 +251,7 @@ def redistribute(
 def redistribute_raw(
     handles: Sequence[Sequence[RawOperatorStateHandle | None]], parallelism: int
 ) -> list[tuple[RawOperatorStateHandle, ...]]:
-    """Redistribute raw operator state: partitions as `redistribute` does with the elements of one state.
-
-    Raises:
-        InvalidRequestError: The parallelism is below 1.
-    """
+    """Redistribute raw operator state: partitions as `redistribute` does with the elements of one state."""
     sources = _with_subtasks(handles, parallelism)
     counts = [len(handle.partitions) for _, handle in sources]
     if len(handles) == parallelism:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import pyarrow as pa
 from pyarrow import types
@@ -138,33 +138,23 @@ class StateTtlConfig:
         return self.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
 
 
-class ValueStateDescriptor:
-    """Names a value state, one value per key, and gives its type.
+class StateOptions(TypedDict, total=False):
+    """Options of all descriptors; `ListStateDescriptor` describes them."""
 
-    Args:
-        name: Unique among the operator's states.
-        type: Type of the value, as for list elements.
-        default: The value of keys without one; each reader gets a copy. Ignored if values have a time to live.
-        defaults: For Arrow structs that gained fields since they were stored: the value of each such
-            field, by name.
-        renamed: Stored names of renamed fields, by their present paths: `{"latest": "last"}`, or
-            `{"lines[].price": "cost"}` inside of a list. No effect once the state is migrated.
-        dropped: Paths of stored fields whose values are discarded. No effect once the state is migrated.
-        ttl: The time to live of a value; None means that values don't expire.
+    defaults: Mapping[str, Any] | None
+    renamed: Mapping[str, str] | None
+    dropped: Collection[str]
+    ttl: StateTtlConfig | None
 
-    Raises:
-        InvalidRequestError: The name can't be stored, the type is not supported, or the default is not a
-            value of the type.
-    """
 
-    __slots__ = ("default", "name", "serializer", "ttl")
+class _StateDescriptor:
+    """The name of a state, the type of its values, and their time to live."""
 
     def __init__(
         self,
         name: str,
         type: ElementType,
         *,
-        default: Any = None,
         defaults: Mapping[str, Any] | None = None,
         renamed: Mapping[str, str] | None = None,
         dropped: Collection[str] = (),
@@ -172,50 +162,29 @@ class ValueStateDescriptor:
     ) -> None:
         self.name = _validate_name(name)
         self.serializer = _make_serializer(name, type, defaults, renamed, dropped)
-        self.default = default
         self.ttl = ttl
-        if default is not None:
-            try:
-                self.serializer.encode_one(default)
-            except IncompatibleValueError as error:
-                message = f"state {name!r}: default is not a valid {self.serializer.name}: {error}"
-                raise InvalidRequestError(message) from None
 
     def __repr__(self) -> str:
-        return f"ValueStateDescriptor({self.name!r}, {self.serializer.name})"
+        return f"{self.__class__.__name__}({self.name!r}, {self.serializer.name})"
 
 
-class ListStateDescriptor:
+class ListStateDescriptor(_StateDescriptor):
     """Names a list state and gives the type of its elements.
 
     Args:
         name: Unique among the operator's states.
         type: Arrow type of an element; a schema is a struct of its fields, for elements that are rows. Or a
             Python type: `str`, `bytes`, `int`, `float`, `bool`, a msgspec Struct, a dataclass. Or `Pickled`.
-        defaults: For Arrow structs that gained fields, as for a value.
-        renamed: Renamed fields, as for a value.
-        dropped: Dropped fields, as for a value.
+        defaults: For Arrow structs that gained fields since they were stored: the value of each such
+            field, by name.
+        renamed: Stored names of renamed fields, by their present paths: `{"latest": "last"}`, or
+            `{"lines[].price": "cost"}` inside of a list. No effect once the state is migrated.
+        dropped: Paths of stored fields whose values are discarded. No effect once the state is migrated.
         ttl: The time to live of elements, in keyed state only; None means that elements don't expire.
 
     Raises:
         InvalidRequestError: The name can't be stored, or the type is not supported.
     """
-
-    __slots__ = ("name", "serializer", "ttl")
-
-    def __init__(
-        self,
-        name: str,
-        type: ElementType,
-        *,
-        defaults: Mapping[str, Any] | None = None,
-        renamed: Mapping[str, str] | None = None,
-        dropped: Collection[str] = (),
-        ttl: StateTtlConfig | None = None,
-    ) -> None:
-        self.name = _validate_name(name)
-        self.serializer = _make_serializer(name, type, defaults, renamed, dropped)
-        self.ttl = ttl
 
     def __eq__(self, other: object) -> bool:
         """Compare names and types; defaults and times to live don't count."""
@@ -228,43 +197,58 @@ class ListStateDescriptor:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def __repr__(self) -> str:
-        return f"ListStateDescriptor({self.name!r}, {self.serializer.name})"
+
+class ValueStateDescriptor(_StateDescriptor):
+    """Names a value state, one value per key, and gives its type.
+
+    Args:
+        name: Unique among the operator's states.
+        type: Type of the value, as for list elements.
+        default: The value of keys without one; each reader gets a copy. Ignored if values have a time to live.
+        options: `defaults`, `renamed`, `dropped` and `ttl`, as for `ListStateDescriptor`.
+
+    Raises:
+        InvalidRequestError: The name can't be stored, the type is not supported, or the default is not a
+            value of the type.
+    """
+
+    def __init__(
+        self, name: str, type: ElementType, *, default: Any = None, **options: Unpack[StateOptions]
+    ) -> None:
+        super().__init__(name, type, **options)
+        self.default = default
+        if default is not None:
+            try:
+                self.serializer.encode_one(default)
+            except IncompatibleValueError as error:
+                message = f"state {name!r}: default is not a valid {self.serializer.name}: {error}"
+                raise InvalidRequestError(message) from None
 
 
-class MapStateDescriptor:
+class MapStateDescriptor(_StateDescriptor):
     """Names a broadcast state, or a map per key, and gives the types of its entries.
 
     Args:
         name: Unique among the operator's states.
         key_type: Type of the keys, as for list elements. Its values must be hashable.
         value_type: Type of the values, as for list elements.
-        defaults: For values that are Arrow structs, as for a value.
-        renamed: Renamed fields of values, as for a value.
-        dropped: Dropped fields of values, as for a value.
-        ttl: The time to live of entries, in keyed state only; None means that entries don't expire.
+        options: `defaults`, `renamed` and `dropped` for values, and the `ttl` of entries, as for
+            `ListStateDescriptor`.
 
     Raises:
         InvalidRequestError: The name can't be stored, or a type is not supported.
     """
-
-    __slots__ = ("key_serializer", "name", "ttl", "value_serializer")
 
     def __init__(
         self,
         name: str,
         key_type: ElementType,
         value_type: ElementType,
-        *,
-        defaults: Mapping[str, Any] | None = None,
-        renamed: Mapping[str, str] | None = None,
-        dropped: Collection[str] = (),
-        ttl: StateTtlConfig | None = None,
+        **options: Unpack[StateOptions],
     ) -> None:
-        self.name = _validate_name(name)
+        super().__init__(name, value_type, **options)
         self.key_serializer = _make_serializer(name, key_type, None, None, None)
-        self.value_serializer = _make_serializer(name, value_type, defaults, renamed, dropped)
-        self.ttl = ttl
+        self.value_serializer = self.serializer
 
     def __eq__(self, other: object) -> bool:
         """Compare names and types; defaults and times to live don't count."""
@@ -283,7 +267,7 @@ class MapStateDescriptor:
         return f"MapStateDescriptor({self.name!r}, {key}, {value})"
 
 
-class ReducingStateDescriptor:
+class ReducingStateDescriptor(_StateDescriptor):
     """Names a state that reduces all values added for a key to a single value of the same type.
 
     Args:
@@ -295,10 +279,8 @@ class ReducingStateDescriptor:
             For a struct give a mapping from each of its fields to a known function; `min` and `max` compare
             inner structs field by field, null first. A Python function is called for each value.
         type: Type of the values, as for list elements.
-        defaults: For Arrow structs that gained fields, as for a value.
-        renamed: Renamed fields, as for a value.
-        dropped: Dropped fields, as for a value.
-        ttl: The time to live of a value since the last addition; None means that values don't expire.
+        options: `defaults`, `renamed` and `dropped` as for `ListStateDescriptor`, and `ttl`: the time to live of a
+            value since the last addition.
 
     Raises:
         InvalidRequestError: The name can't be stored, the type is not supported or not accepted by the
@@ -308,23 +290,15 @@ class ReducingStateDescriptor:
         Flink, ReducingStateDescriptor, which has no known functions.
     """
 
-    __slots__ = ("function", "name", "serializer", "ttl")
-
     def __init__(
         self,
         name: str,
         function: ReduceFunction,
         type: ElementType,
-        *,
-        defaults: Mapping[str, Any] | None = None,
-        renamed: Mapping[str, str] | None = None,
-        dropped: Collection[str] = (),
-        ttl: StateTtlConfig | None = None,
+        **options: Unpack[StateOptions],
     ) -> None:
-        self.name = _validate_name(name)
+        super().__init__(name, type, **options)
         self.function = function
-        self.serializer = _make_serializer(name, type, defaults, renamed, dropped)
-        self.ttl = ttl
         if not callable(function):
             _check_functions(f"state {name!r}", function, self.serializer.storage_type)
 
@@ -361,17 +335,15 @@ class AggregateFunction(ABC):
         """Return an accumulator of the values of both; it may be one of them, modified."""
 
 
-class AggregatingStateDescriptor:
+class AggregatingStateDescriptor(_StateDescriptor):
     """Names a state that keeps, for each key, the result of an aggregation over all values added.
 
     Args:
         name: Unique among the operator's states.
         function: `avg` is the mean of numbers as a float64; it works on whole columns, and writes without
             reading. An `AggregateFunction` is called for each value.
-        defaults: For accumulators that are Arrow structs, as for a value.
-        renamed: Renamed fields of accumulators, as for a value.
-        dropped: Dropped fields of accumulators, as for a value.
-        ttl: The time to live of an accumulator since the last addition; None means that it doesn't expire.
+        options: `defaults`, `renamed` and `dropped` for accumulators as for `ListStateDescriptor`, and `ttl`: the
+            time to live of an accumulator since the last addition.
 
     Raises:
         InvalidRequestError: The name can't be stored, the function is neither `avg` nor an
@@ -381,20 +353,12 @@ class AggregatingStateDescriptor:
         Flink, AggregatingStateDescriptor, which has no known functions.
     """
 
-    __slots__ = ("function", "name", "serializer", "ttl")
-
     def __init__(
         self,
         name: str,
         function: Literal["avg"] | AggregateFunction,
-        *,
-        defaults: Mapping[str, Any] | None = None,
-        renamed: Mapping[str, str] | None = None,
-        dropped: Collection[str] = (),
-        ttl: StateTtlConfig | None = None,
+        **options: Unpack[StateOptions],
     ) -> None:
-        self.name = _validate_name(name)
-        self.function = function
         if isinstance(function, AggregateFunction):
             type = function.accumulator_type
         elif function == "avg":
@@ -402,8 +366,8 @@ class AggregatingStateDescriptor:
         else:
             message = f"state {name!r}: {function!r} is neither 'avg' nor an AggregateFunction"
             raise InvalidRequestError(message)
-        self.serializer = _make_serializer(name, type, defaults, renamed, dropped)
-        self.ttl = ttl
+        super().__init__(name, type, **options)
+        self.function = function
 
     def __repr__(self) -> str:
         return f"AggregatingStateDescriptor({self.name!r}, {self.function!r})"

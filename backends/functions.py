@@ -345,7 +345,6 @@ def unwrap_function(function: Any) -> CheckpointedFunction:
         )
         if inner is None or any(inner is outer for outer in seen):
             names = ", which wraps ".join(type(outer).__name__ for outer in seen)
-            message = f"{names} is not a CheckpointedFunction"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"{names} is not a CheckpointedFunction")
         function = inner
     return function

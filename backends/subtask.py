@@ -42,12 +42,7 @@ OpenTables = Callable[[KeyGroupRange, Sequence[SegmentsStateHandle]], StateTable
 
 @dataclass(frozen=True, slots=True)
 class OperatorKey:
-    """The key of an operator.
-
-    Attributes:
-        columns: The key's columns, with Arrow types.
-        max_parallelism: Number of the operator's key groups.
-    """
+    """The key of an operator: its columns, with Arrow types, and the number of the operator's key groups."""
 
     columns: pa.Schema
     max_parallelism: int
@@ -93,10 +88,7 @@ class ManagedKeyedState:
     def open(self) -> KeyedStateBackend:
         """Return the states; the same object each time.
 
-        Raises:
-            StateMigrationError: The states were stored with another key.
-            CheckpointNotFoundError: A manifest is gone.
-            CheckpointCorruptedError: A manifest is damaged.
+        Raises `StateMigrationError` if they were stored with another key, and errors of missing or damaged manifests.
         """
         if self._backend is None:
             backend = KeyedStateBackend(
@@ -129,11 +121,10 @@ class ManagedKeyedState:
 def _segments(handle: KeyedStateHandle) -> SegmentsStateHandle:
     if isinstance(handle, SegmentsStateHandle):
         return handle
-    message = (
+    raise UnsupportedFormatError(
         f"managed keyed state is stored as {type(handle).__name__}, and this version reads only tables in "
         "segments; give the operator a new uid, or restore another checkpoint"
     )
-    raise UnsupportedFormatError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,13 +158,8 @@ class OperatorStateHandler:
     ) -> "OperatorStateHandler":
         """Restore the backends. Raises what `OperatorStateBackend.restore` and `ManagedKeyedState.open` raise.
 
-        Args:
-            function: The user's code, or a wrapper around it.
-            state: The state that the subtask is restored from.
-            uid: The operator, for errors.
-            key_groups: As in the attributes.
-            keyed_state: As in the attributes.
-            written: The managed operator state of `state` if it is in memory, so that it is not read from storage.
+        The function may be a wrapper around the user's code. `written` is the managed operator state of `state` if it is in
+        memory, so that it is not read from storage.
         """
         if written is None:
             backend = OperatorStateBackend.restore(state.managed_operator)
@@ -232,8 +218,7 @@ class OperatorStateHandler:
     ) -> AsyncSnapshot:
         """Take the snapshot: the function updates its states and writes raw state, then managed state is captured.
 
-        Raises:
-            CheckpointDeclinedError: One of these failed; nothing is left.
+        Raises `CheckpointDeclinedError` if one of these fails; nothing is left then.
         """
         context = FunctionSnapshotContext(checkpoint_id, factory, self.key_groups)
         snapshots: list[AsyncSnapshot] = []
@@ -251,11 +236,10 @@ class OperatorStateHandler:
                 snapshot.cancel()
             if not isinstance(error, Exception):
                 raise
-            message = (
+            raise CheckpointDeclinedError(
                 f"could not complete snapshot {checkpoint_id} of operator {self.uid!r}: "
                 f"{type(error).__name__}: {error}"
-            )
-            raise CheckpointDeclinedError(message) from error
+            ) from error
         finally:
             context.close()
         return AsyncSnapshot.combine(snapshots)

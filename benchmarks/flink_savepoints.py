@@ -26,14 +26,14 @@ import rocksdict
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.moving import (
+from holdfast.flink.serializers import NO_NAMESPACE, hash_codes, utf, written_type
+from holdfast.flink.written_streams import (
     WrittenFile,
     WrittenOperator,
     keyed_info,
     metadata_file,
     write_keyed_state,
 )
-from holdfast.flink.serializers import NO_NAMESPACE, hash_codes, utf, written_type
 
 KEY_GROUPS = 128
 KINDS = {"longs": pa.int64(), "texts": pa.string()}

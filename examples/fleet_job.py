@@ -43,11 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     by_route = keyed(
         flown, ["tailnum", "origin", "dest"], uid="delays", parallelism=PARALLELISM
-    ).agg(
-        flights=hf.count(),
-        mean=hf.avg("dep_delay"),
-        greatest=hf.max("dep_delay"),
-    )
+    ).agg(flights=hf.count(), mean=hf.avg("dep_delay"), greatest=hf.max("dep_delay"))
     in_use = (
         keyed(flown, "tailnum", uid="sessions", parallelism=PARALLELISM)
         .window(hf.session_windows(SESSION_GAP), time="time_hour")

@@ -1,8 +1,8 @@
 """The session, the jobs and the servers of the integration tests."""
 
 from cases_of_spark.by_holdfast import run_case
+from jobs.cluster import fed_job, reference, signals
 from jobs.fixtures import job, spark, state_backend
-from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
 from servers.connect import connect
 from servers.flink import flink_job, savepoints_of_flink
@@ -46,12 +46,12 @@ __all__ = [
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "real_s3_bucket",
+    "reference",
     "run_case",
     "savepoints_of_flink",
     "signals",
     "spark",
     "state_backend",
-    "undisturbed",
     "versitygw",
     "versitygw_bucket",
 ]

@@ -1,4 +1,4 @@
-"""The bucket of `infra/aws` where conditions are heeded too, and its policies on a real server."""
+"""The bucket of `infra/aws` on a server with conditional writes, and its policies on a real server."""
 
 import json
 from collections.abc import Iterator
@@ -40,17 +40,17 @@ def on_minio(in_ministack: Deployed, minio: S3Server) -> Iterator[Deployed]:
 
 
 class TestInMinistack(CheckpointBucketContract):
-    """Which makes the whole stack but its lifecycle rules, by TLS, and heeds conditions."""
+    """Ministack creates the stack except its lifecycle rules, supports TLS, and checks conditions."""
 
     @pytest.fixture
     def deployment(self, in_ministack: Deployed) -> Deployed:
         return in_ministack
 
-    def test_nothing_of_it_can_become_public(self, deployment: Deployed) -> None:
+    def test_bucket_cannot_become_public(self, deployment: Deployed) -> None:
         answer = deployment.bucket.client.get_public_access_block(Bucket=deployment.bucket.name)
         assert all(answer["PublicAccessBlockConfiguration"].values())
 
-    def test_it_keeps_no_versions(self, deployment: Deployed) -> None:
+    def test_bucket_keeps_no_versions(self, deployment: Deployed) -> None:
         answer = deployment.bucket.client.get_bucket_versioning(Bucket=deployment.bucket.name)
         assert "Status" not in answer
 
@@ -60,8 +60,8 @@ class TestInMinistack(CheckpointBucketContract):
         assert answer["Status"] == "Enabled"
 
 
-class TestTheBucketsPolicy:
-    """As it was deployed, by ministack's evaluation, with what AWS says of each request."""
+class TestBucketPolicy:
+    """The deployed policy, evaluated by ministack with AWS's attributes of each request."""
 
     @pytest.mark.parametrize("action", ["s3:GetObject", "s3:PutObject", "s3:ListBucket"])
     def test_requests_without_tls_are_refused(self, in_ministack: Deployed, action: str) -> None:
@@ -71,20 +71,18 @@ class TestTheBucketsPolicy:
     @pytest.mark.parametrize(
         "key", ["job/chk-1/_metadata", "job/_epoch/7", "savepoints/savepoint-job-0a/_metadata"]
     )
-    def test_what_is_published_has_to_be_conditional(
-        self, in_ministack: Deployed, key: str
-    ) -> None:
+    def test_publication_must_be_conditional(self, in_ministack: Deployed, key: str) -> None:
         assert is_refused(in_ministack, "s3:PutObject", key, creation="true")
         assert not is_refused(in_ministack, "s3:PutObject", key, creation="true", if_none_match="*")
 
-    def test_the_first_requests_of_an_upload_in_parts_need_not(
+    def test_first_requests_of_a_multipart_upload_need_no_condition(
         self, in_ministack: Deployed
     ) -> None:
         key = "job/chk-1/_metadata"
         assert not is_refused(in_ministack, "s3:PutObject", key, creation="false")
 
     @pytest.mark.parametrize("key", ["job/chk-1/0a-state", "job/shared/state", "_metadata.txt"])
-    def test_nothing_else_has_to_be_conditional(self, in_ministack: Deployed, key: str) -> None:
+    def test_other_keys_need_no_condition(self, in_ministack: Deployed, key: str) -> None:
         assert not is_refused(in_ministack, "s3:PutObject", key, creation="true")
 
     @pytest.mark.parametrize("action", ["s3:GetObject", "s3:DeleteObject"])
@@ -93,9 +91,9 @@ class TestTheBucketsPolicy:
 
 
 class TestOnMinio(CheckpointBucketContract):
-    """Which is a real server; policies go to it with the sessions of its STS."""
+    """MinIO is a real server; policies are applied by sessions of its STS."""
 
-    # It lists unfinished uploads by the whole name only, so none is found that stays.
+    # It lists unfinished uploads only by their whole name, so remaining ones are not found.
     UNSEEN = frozenset({"s3:AbortMultipartUpload", "s3:ListBucketMultipartUploads"})
 
     @pytest.fixture
@@ -104,7 +102,7 @@ class TestOnMinio(CheckpointBucketContract):
 
 
 def session(server: S3Server, policy: Policy) -> S3Settings:
-    """How somebody reaches S3 who may do what a policy says."""
+    """Return the settings of a client with the permissions of a policy."""
     sts = boto3.client(
         "sts",
         endpoint_url=server.endpoint,
@@ -128,7 +126,7 @@ def is_refused(
     creation: str | None = None,
     if_none_match: str | None = None,
 ) -> bool:
-    """Whether the policy of the bucket refuses what the driver's policy allows."""
+    """Return whether the policy of the bucket refuses a request that the driver's policy allows."""
     from ministack.core.iam_evaluator import EvalContext, evaluate_resource_policy
 
     policy = deployment.bucket.client.get_bucket_policy(Bucket=deployment.bucket.name)["Policy"]

@@ -1,4 +1,4 @@
-"""Jobs that claim what others have left, on a local disk, on MinIO and on HDFS."""
+"""Jobs that claim the checkpoints of others, on a local disk, on MinIO and on HDFS."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 from contracts.files import files_below
-from jobs.coordinated import begun, coordinator, progress
+from jobs.coordinator import begin_checkpoint, coordinator, progress
 from jobs.segments import (
     UID,
-    adds,
+    add_segment,
+    change_nothing,
     contents,
-    latest,
-    merges,
-    nothing,
-    reports,
+    latest_checkpoint,
+    merge_segments,
     run_batch,
+    run_subtasks,
     shared_in,
 )
 from servers.hdfs import HdfsDirectory
@@ -32,7 +32,7 @@ STORES = ["local", "minio", "hdfs"]
 
 @pytest.fixture(params=STORES)
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where jobs have their directories."""
+    """The URI of the directory of all jobs."""
     if request.param == "local":
         yield f"file://{tmp_path}"
         return
@@ -51,8 +51,8 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def former(directory: str) -> CheckpointCoordinator:
     """The job `other`, which has run two batches and keeps both checkpoints."""
     driver = coordinator(directory, job_id="other")
-    run_batch(driver, 0, adds(b"old"))
-    run_batch(driver, 1, adds(b"newer"))
+    run_batch(driver, 0, add_segment(b"old"))
+    run_batch(driver, 1, add_segment(b"newer"))
     return driver
 
 
@@ -60,44 +60,44 @@ def claiming(directory: str, start: str, job_id: str = "job") -> CheckpointCoord
     return coordinator(directory, job_id=job_id, start=start, claims_start=True, num_retained=1)
 
 
-def test_a_claimed_file_is_never_deleted_by_its_former_owner_and_goes_with_its_last_use(
+def test_claimed_file_is_deleted_after_its_last_use_by_its_new_owner(
     directory: str, former: CheckpointCoordinator
 ) -> None:
-    pointer = latest(former).location.external_pointer
-    pending = begun(former, 2)
-    late = reports(pending, merges)
+    pointer = latest_checkpoint(former).location.external_pointer
+    pending = begin_checkpoint(former, 2)
+    late = run_subtasks(pending, merge_segments)
     driver = claiming(directory, pointer)
-    run_batch(driver, 0, adds(b"new"))
+    run_batch(driver, 0, add_segment(b"new"))
     with pytest.raises(CheckpointConflictError, match="taken over"):
         former.complete(pending, late, progress(2))
     former.abort(pending)
-    claimed = shared_in(latest(driver).metadata)
+    claimed = shared_in(latest_checkpoint(driver).metadata)
     assert len(files_below(f"{directory}/job/shared")) == 2 < len(claimed)
     swept = {file.uri for file in sweep(directory, "other", grace_s=0).files}
     assert not swept & claimed
-    subtasks = latest(driver).metadata.operators[UID].subtasks
+    subtasks = latest_checkpoint(driver).metadata.operators[UID].subtasks
     for index, segments in enumerate(contents([subtasks[0], subtasks[1]])):
         assert sorted(segments.values()) == [
-            b"%s of %d" % (what, index) for what in (b"new", b"newer", b"old")
+            b"%s of %d" % (name, index) for name in (b"new", b"newer", b"old")
         ]
     with pytest.raises(CheckpointConflictError, match=r"job 'job' in .* has claimed"):
-        begun(coordinator(directory, job_id="other"), 2)
-    run_batch(driver, 1, merges)
+        begin_checkpoint(coordinator(directory, job_id="other"), 2)
+    run_batch(driver, 1, merge_segments)
     CLEANER.wait()
     assert not files_below(pointer)
-    run_batch(driver, 2, nothing)
-    assert shared_in(latest(driver).metadata) == files_below(f"{directory}/job/shared")
+    run_batch(driver, 2, change_nothing)
+    assert shared_in(latest_checkpoint(driver).metadata) == files_below(f"{directory}/job/shared")
 
 
-def test_of_four_jobs_that_claim_a_checkpoint_at_once_a_single_one_has_it(
+def test_one_of_four_concurrent_claims_of_a_checkpoint_succeeds(
     directory: str, former: CheckpointCoordinator
 ) -> None:
-    pointer = latest(former).location.external_pointer
+    pointer = latest_checkpoint(former).location.external_pointer
     drivers = [claiming(directory, pointer, f"job-{number}") for number in range(4)]
 
     def has_it(driver: CheckpointCoordinator) -> bool:
         try:
-            run_batch(driver, 0, adds(b"new"))
+            run_batch(driver, 0, add_segment(b"new"))
         except CheckpointConflictError:
             return False
         return True
@@ -108,6 +108,6 @@ def test_of_four_jobs_that_claim_a_checkpoint_at_once_a_single_one_has_it(
     winner = drivers[won.index(True)]
     claimant = read_claim(pointer)
     assert claimant is not None
-    assert claimant.job_id == latest(winner).metadata.job_id
-    subtasks = latest(winner).metadata.operators[UID].subtasks
+    assert claimant.job_id == latest_checkpoint(winner).metadata.job_id
+    subtasks = latest_checkpoint(winner).metadata.operators[UID].subtasks
     assert all(len(segments) == 3 for segments in contents([subtasks[0], subtasks[1]]))

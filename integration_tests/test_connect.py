@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from jobs.connect import ConnectJob, Gate, Marks
-from jobs.operators import CountsLongs, FailsOnce, Groups
+from jobs.operators import FailsOnce, Groups, RowNumbers, TimesReporter
+from jobs.processors import InitializedTotals
 from jobs.session import ROCKSDB, session_with
-from jobs.timed import TellsTimes
 from jobs.totals_by_key import ROWS, check_totals, run, totals
-from jobs.transforming import TotalsFromThere
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
@@ -35,8 +34,6 @@ from holdfast.spark.processors import session_settings
 from holdfast.spark.query import StatefulQuery, query_run
 from holdfast.spark_progress import SparkProgress
 
-# Queries start slowly while a machine has much else to do.
-
 
 @pytest.fixture
 def job(connect: ConnectServer, tmp_path: Path) -> Iterator[ConnectJob]:
@@ -46,20 +43,20 @@ def job(connect: ConnectServer, tmp_path: Path) -> Iterator[ConnectJob]:
 
 
 def progress_in(job: ConnectJob) -> SparkProgress:
-    """What the job's last checkpoint knows of Spark."""
+    """Return Spark's progress in the job's last checkpoint."""
     storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
     last = load_latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
     assert last is not None
     return progress_of(last.metadata)
 
 
-def test_rows_come_out_once_over_restarts_and_a_repeated_batch_is_skipped(job: ConnectJob) -> None:
+def test_rows_are_written_once_and_a_repeated_batch_is_skipped(job: ConnectJob) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
     assert job.ids_written() == sorted(set(job.ids_written()))
     assert len(job.ids_written()) == 2 * 140  # 150 rows a subtask
-    # What the client's session was told: state stands in files, not in metadata.
+    # A setting of the client's session: state is in files, not in metadata.
     assert len(list((job.job_directory / "chk-3").iterdir())) > 1
     job.feed(files=1)
     job.repeat_last_batch()
@@ -67,14 +64,16 @@ def test_rows_come_out_once_over_restarts_and_a_repeated_batch_is_skipped(job: C
     job.run(job.operator(Groups(70)))
     assert {file: file.stat().st_ino for file in job.output.glob("batch=2/*.parquet")} == seen
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140  # 200 rows a subtask
-    assert job.completed() == [4]
+    assert job.checkpoint_ids() == [4]
     progress = progress_in(job)
     assert progress.batch_id == 3
     assert progress.checkpoint_location == f"file://{job.spark_checkpoint}"
     assert progress.offsets == (job.spark_checkpoint / "offsets" / "3").read_text()
 
 
-def test_a_sink_is_told_the_id_that_a_roll_back_has_given(job: ConnectJob, tmp_path: Path) -> None:
+def test_sink_sees_the_application_id_assigned_by_a_rollback(
+    job: ConnectJob, tmp_path: Path
+) -> None:
     def sink(rows: DataFrame, batch_id: int) -> None:
         (tmp_path / f"{batch_id}").write_text(f"{application_id()} {rows.count()}")
 
@@ -93,11 +92,11 @@ def test_a_sink_is_told_the_id_that_a_roll_back_has_given(job: ConnectJob, tmp_p
     assert first != second
 
 
-def test_two_queries_of_a_session_are_told_apart(
+def test_two_queries_of_a_session_are_distinguished(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
-    job.location = f"{tmp_path}/url, a=b, {{c}} d%20"  # as awkward as can be
-    gate = Gate.closed(tmp_path)
+    job.location = f"{tmp_path}/url, a=b, {{c}} d%20"  # characters that need quoting
+    gate = Gate.create(tmp_path)
 
     def waits(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -127,7 +126,7 @@ def test_two_queries_of_a_session_are_told_apart(
         assert progress.checkpoint_location == f"file://{location}"
 
 
-def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_one_likes(
+def test_chain_of_keyed_and_broadcast_operators_is_read_repeatedly(
     job: ConnectJob,
 ) -> None:
     def marks(session: SparkSession, batch_id: int) -> DataFrame:
@@ -135,7 +134,7 @@ def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_
 
     def query() -> StatefulQuery:
         counts = stateful(
-            CountsLongs(),
+            RowNumbers(),
             uid="counts",
             parallelism=2,
             key="name",
@@ -167,21 +166,21 @@ def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_
     assert sorted(row["id"] for _, row in rows) == list(range(300))
     assert {name: row["mark"] for name, row in rows} == {"batch=0": 1, "batch=1": 11, "batch=2": 21}
     subtasks = {(row["id"] % 10, row["subtask"]) for _, row in rows}
-    assert len(subtasks) == 10  # each name comes to one subtask
+    assert len(subtasks) == 10  # each name is routed to one subtask
     for subtask in (0, 1):
         numbers = sorted(row["nth"] for _, row in rows if row["subtask"] == subtask)
         assert numbers == list(range(len(numbers)))
 
 
-def test_a_task_that_is_tried_again_counts_once(job: ConnectJob, tmp_path: Path) -> None:
+def test_retried_task_counts_once(job: ConnectJob, tmp_path: Path) -> None:
     job.feed(files=2)
     job.run(job.operator(FailsOnce(7, tmp_path / "failed")))
     assert (tmp_path / "failed").exists()
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 98
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
-def test_a_failing_sink_leaves_no_checkpoint_and_the_next_run_goes_on(job: ConnectJob) -> None:
+def test_failing_sink_leaves_no_checkpoint_and_next_run_resumes(job: ConnectJob) -> None:
     def fails(rows: DataFrame, batch_id: int) -> None:
         if batch_id == 1:
             raise RuntimeError("as planned")
@@ -190,16 +189,16 @@ def test_a_failing_sink_leaves_no_checkpoint_and_the_next_run_goes_on(job: Conne
     job.feed(files=3)
     with pytest.raises(PySparkException, match="as planned"):
         job.run(job.operator(Groups(70), sink=fails))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
-def test_a_killed_process_of_batches_loses_and_doubles_nothing(
+def test_killed_batch_process_loses_and_duplicates_nothing(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def is_killed(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -214,16 +213,16 @@ def test_a_killed_process_of_batches_loses_and_doubles_nothing(
     process.kill()
     with pytest.raises(PySparkException):
         query.awaitTermination()
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
-def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_its_batch_is_repeated(
+def test_query_stopped_in_mid_batch_repeats_its_batch(
     connect: ConnectServer, job: ConnectJob, tmp_path: Path
 ) -> None:
-    gate = Gate.closed(tmp_path)
+    gate = Gate.create(tmp_path)
 
     def never_returns(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
@@ -236,15 +235,15 @@ def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_its_batch_is_repe
     before = connect.log.stat().st_size
     query.stop()
     assert query.exception() is None
-    said = connect.log.read_bytes()[before:].decode()
+    logged = connect.log.read_bytes()[before:].decode()
     alarming = ("StackOverflowError", "Traceback", "terminated with error")
-    assert [word for word in alarming if word in said] == []
-    assert job.completed() == []
+    assert [word for word in alarming if word in logged] == []
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(70)))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
-def test_what_the_server_can_not_do_is_refused_with_the_way_out(job: ConnectJob) -> None:
+def test_unsupported_requests_are_refused_with_a_way_out(job: ConnectJob) -> None:
     job.feed(files=1)
 
     def large(session: SparkSession, _batch_id: int) -> DataFrame:
@@ -270,13 +269,13 @@ def test_state_is_read_and_written_as_frames(job: ConnectJob, tmp_path: Path) ->
     assert sorted(row.value for row in frame.collect()) == list(range(5))
     job.settings["spark.holdfast.savepoint.path"] = written
     job.feed(files=1, rows=10)
-    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    job.run(job.operator(RowNumbers(), schema="id long, nth long, subtask int"))
     (newest,) = job.job_directory.glob("chk-*")
     held = scan_state(job.spark, f"file://{newest}", "operator")
     assert sorted(row.value for row in held.collect()) == sorted([*range(5), *range(10)])
 
 
-def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: ConnectJob) -> None:
+def test_event_time_uses_spark_watermark_and_timers_need_no_rows(job: ConnectJob) -> None:
     def write(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
         timer = None if batch_id else 85_000
@@ -286,9 +285,9 @@ def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: Connec
     def run() -> None:
         idle_ticks = IdleTicks()
         rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
-        function = TellsTimes()
+        function = TimesReporter()
         operator = job.operator(
-            function, sink=write, schema=TellsTimes.schema, key="name", idle_ticks=idle_ticks
+            function, sink=write, schema=TimesReporter.schema, key="name", idle_ticks=idle_ticks
         )
         job.start(operator, rows=rows, availableNow=True).awaitTermination()
 
@@ -303,10 +302,10 @@ def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: Connec
     run()
     assert sorted(filter(None, batch(2)["id"].to_pylist())) == [2]
     assert set(batch(2)["late_watermark"].to_pylist()) == {90_000}
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
-def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_goes_back_to_spark(
+def test_processor_with_ddl_schemas_moves_from_and_to_spark(
     job: ConnectJob,
 ) -> None:
     schema = "key long, total long, rows long"
@@ -316,7 +315,7 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_g
         there = [(0, 1000, 1), (7, 5, 1), (None, 6, 2)]
         states = job.spark.createDataFrame(there, "key long, amount long, n long")
         output = keyed(rows, "key", uid="totals", parallelism=2).transformWithState(
-            TotalsFromThere(),
+            InitializedTotals(),
             schema,
             "Update",
             "ProcessingTime",
@@ -328,36 +327,36 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_g
         )
         job.start(query, rows=rows, availableNow=True).awaitTermination()
 
-    def written(batch_id: int) -> set[tuple[object, ...]]:
+    def rows_of(batch_id: int) -> set[tuple[object, ...]]:
         rows = pq.ParquetDataset(job.output / f"batch={batch_id}").read().to_pylist()
         return {(row["key"], row["total"], row["rows"]) for row in rows}
 
     job.feed(files=1, rows=6)  # 0 to 5
     run()
-    assert written(0) == {(0, 1003, 3), (1, 5, 2), (2, 7, 2), (7, 5, 1), (None, 6, 2)}
+    assert rows_of(0) == {(0, 1003, 3), (1, 5, 2), (2, 7, 2), (7, 5, 1), (None, 6, 2)}
     job.feed(files=1, rows=1)
     run()
-    assert written(1) == {(0, 1009, 4)}
+    assert rows_of(1) == {(0, 1009, 4)}
 
     (newest,) = job.job_directory.glob("chk-*")
-    back = spark_initial_state(job.spark, f"file://{newest}", TotalsFromThere())
+    back = spark_initial_state(job.spark, f"file://{newest}", InitializedTotals())
     rows = job.spark.createDataFrame([(0, 1), (8, 1), (None, 1)], "key long, value long")
     totals = job.spark.createDataFrame([], schema).schema  # Spark's own takes no text here
     with session_with(job.spark, ROCKSDB):
         by_spark = rows.groupBy("key").transformWithState(
             back.processor, totals, "Update", back.time_mode, initialState=back.rows
         )
-        told = {tuple(row) for row in by_spark.collect()}
-    assert told == {(0, 1010, 5), (8, 1, 1), (None, 7, 3)}
+        results = {tuple(row) for row in by_spark.collect()}
+    assert results == {(0, 1010, 5), (8, 1, 1), (None, 7, 3)}
 
 
-def test_processors_are_given_times_of_the_zone_that_the_session_has(job: ConnectJob) -> None:
+def test_processors_get_times_in_the_time_zone_of_the_session(job: ConnectJob) -> None:
     assert session_settings(job.spark).time_zone == "Europe/Berlin"
     job.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     assert session_settings(job.spark).time_zone == "Asia/Tokyo"
 
 
-def test_totals_by_key_go_on_with_another_parallelism(job: ConnectJob) -> None:
+def test_totals_by_key_continue_with_another_parallelism(job: ConnectJob) -> None:
     job.feed(files=2, rows=ROWS)
     run(job, totals(job))
     job.feed(files=1, rows=ROWS)

@@ -1,4 +1,4 @@
-"""State goes from a real Flink to Holdfast, and from there to a real Flink on another backend, at another parallelism."""
+"""State of a real Flink is imported, and exported to a real Flink on another backend, at another parallelism."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -17,16 +17,16 @@ KEYS = range(20)
 CENTURY_MS = 100 * 365 * 86_400_000
 
 
-def imported(job: FlinkJob, directory: Path, *how: str) -> str:
-    """A savepoint of Holdfast of the job's state."""
-    [[_, written]] = job("StateJob", "write", *how, "2", f"file://{directory}/flink")
+def import_job(job: FlinkJob, directory: Path, *arguments: str) -> str:
+    """Import the state of the job; returns the pointer of the savepoint."""
+    [[_, written]] = job("StateJob", "write", *arguments, "2", f"file://{directory}/flink")
     savepoint = flink.open_savepoint(Path(written.removeprefix("file:")))
     ttl_ms = {("by-long", "seen"): CENTURY_MS}
     return flink.import_savepoint(savepoint, f"file://{directory}/holdfast", ttl_ms=ttl_ms)
 
 
 def with_prices(pointer: str, directory: Path) -> str:
-    """The savepoint with a state of decimals, which of Flink come as texts."""
+    """Add a state of decimals to the savepoint, because those of Flink are imported as strings."""
     rows = pa.table(
         {
             "key": pa.array(KEYS, pa.int64()),
@@ -42,15 +42,15 @@ def price(key: int) -> Decimal:
 
 
 def times(key: int) -> str:
-    """What Java prints of a tuple of times."""
+    """Return Java's text of a tuple of times."""
     day = date(1900, 2, 28) + timedelta(days=900 * key)
     time = f"{key:02}:59:01" + (f".{key * 1_000_001:09}" if key else "")
     instant = datetime.fromtimestamp(0, UTC) + timedelta(seconds=-key, microseconds=key)
     return f"({day},{time},{day}T{time},{instant.isoformat().removesuffix('+00:00')}Z)"
 
 
-def expected(parallelism: int) -> set[tuple[str, ...]]:
-    """What the job prints of state that it has restored."""
+def expected_rows(parallelism: int) -> set[tuple[str, ...]]:
+    """Return the rows that the job prints for restored state."""
     rows: list[tuple[Any, ...]] = []
     for key in KEYS:
         number = str(key / 8)
@@ -76,19 +76,20 @@ def expected(parallelism: int) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("how", "backend"), [(("hashmap", "canonical"), "rocksdb"), (("rocksdb", "native"), "hashmap")]
+    ("arguments", "backend"),
+    [(("hashmap", "canonical"), "rocksdb"), (("rocksdb", "native"), "hashmap")],
 )
-def test_state_of_flink_comes_and_goes(
-    flink_job: FlinkJob, tmp_path: Path, how: tuple[str, str], backend: str
+def test_state_is_imported_from_flink_and_exported_back(
+    flink_job: FlinkJob, tmp_path: Path, arguments: tuple[str, str], backend: str
 ) -> None:
-    pointer = imported(flink_job, tmp_path, *how)
+    pointer = import_job(flink_job, tmp_path, *arguments)
     values = read_state(pointer, "by-long", "value")
     assert pairs(values) == {key: 10 * key for key in KEYS}
     pointer = with_prices(pointer, tmp_path)
     back = flink.export_savepoint(pointer, f"file://{tmp_path}/back")
     printed = flink_job("StateJob", "read", backend, "-", "3", back)
-    assert {tuple(line) for line in printed} == expected(3)
-    assert len(printed) == len(expected(3))
+    assert {tuple(line) for line in printed} == expected_rows(3)
+    assert len(printed) == len(expected_rows(3))
 
 
 TIMERS_ON_HEAP = "state.backend.rocksdb.timer-service.factory=HEAP"
@@ -98,7 +99,7 @@ IN_FILES = "execution.checkpointing.data-inline-threshold=1b"
 
 @pytest.mark.exhaustive  # a job of Flink for each setting, of 15 s of CPU
 @pytest.mark.parametrize(
-    "how",
+    "settings",
     [
         ("hashmap", "canonical", "execution.checkpointing.snapshot-compression=true"),
         ("hashmap", "native", "execution.checkpointing.snapshot-compression=true"),
@@ -112,10 +113,10 @@ IN_FILES = "execution.checkpointing.data-inline-threshold=1b"
     ],
     ids="-".join,
 )
-def test_what_is_read_is_the_same_whatever_is_set(
-    flink_job: FlinkJob, tmp_path: Path, how: tuple[str, ...]
+def test_state_is_the_same_for_all_settings_of_flink(
+    flink_job: FlinkJob, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    backend, form, *options = how
+    backend, form, *options = settings
     arguments = ["write", backend, form, "2", f"file://{tmp_path}/flink", *options]
     [[_, written]] = flink_job("StateJob", *arguments)
     savepoint = flink.open_savepoint(Path("/", written.removeprefix("file:").lstrip("/")))
@@ -139,11 +140,11 @@ def test_what_is_read_is_the_same_whatever_is_set(
 
 
 def pairs(rows: pa.Table) -> dict[Any, Any]:
-    """The values by their keys."""
+    """Return the values by their keys."""
     return dict(zip(*rows.select(["key", "value"]).to_pydict().values(), strict=True))
 
 
-def test_the_job_of_the_guide_gives_in_flink_what_it_gives_in_pyspark(
+def test_job_of_the_guide_has_equal_results_in_flink_and_pyspark(
     flink_job: FlinkJob, tmp_path: Path
 ) -> None:
     extract(tmp_path, "orders")

@@ -1,4 +1,4 @@
-"""The savepoints and checkpoints that Flink's own tests have, of Flink 1.8 to 2.2: all say the same."""
+"""The savepoints and checkpoints of Flink's own tests, of Flink 1.8 to 2.2: all have equal content."""
 
 import re
 from collections import defaultdict
@@ -18,11 +18,11 @@ UNREADABLE = {
     "the changelog state backend has written changes": 4,
     "values of org.apache.flink.test.migration.": 2,
 }
-"""Parts of the messages of what can't be read: four operators of a checkpoint, and a class on the heap."""
+"""Parts of the messages of unreadable state: four operators of a checkpoint, and a class on the heap."""
 
 
 def rows_of(savepoint: flink.FlinkSavepoint, state: dict[str, Any]) -> pa.Table:
-    """The rows of a state as `states` lists it, without times that nobody knows. Raises `UnreadableStateError`."""
+    """Return the rows of a state in `states`, without times that vary. Raises `UnreadableStateError`."""
     if state["failure"]:
         raise UnreadableStateError(state["failure"])
     table = savepoint.read_state(
@@ -31,7 +31,7 @@ def rows_of(savepoint: flink.FlinkSavepoint, state: dict[str, Any]) -> pa.Table:
     return table.drop_columns(["timestamp"]) if state["state"] == OF_THE_CLOCK else table
 
 
-def test_all_versions_backends_and_formats_say_the_same(savepoints_of_flink: Path) -> None:
+def test_all_versions_backends_and_formats_have_equal_content(savepoints_of_flink: Path) -> None:
     contents: dict[Any, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     failures: dict[str, int] = defaultdict(int)
     files = sorted(savepoints_of_flink.rglob("_metadata"))

@@ -1,4 +1,4 @@
-"""Windows of a real Flink are read, and a real Flink goes on with those that were exported."""
+"""Windows of a real Flink are read, and a real Flink continues with exported ones."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,15 +13,15 @@ from holdfast import flink
 STORED, ALL = range(12), range(18)
 SECOND_MS, GAP_MS = 1000, 4000
 Window = tuple[str, int, int]
-"""A key, and from when to when in milliseconds."""
+"""A key, and the start and end in milliseconds."""
 
 
 def at_ms(number: int) -> int:
     return (number if number < 6 else number + 10) * SECOND_MS
 
 
-def fixed(numbers: Iterable[int], size_s: int) -> dict[Window, int]:
-    """The sums in windows of this size, of which each begins five seconds behind another."""
+def window_sums(numbers: Iterable[int], size_s: int) -> dict[Window, int]:
+    """Return the sums in windows of a size that start every five seconds."""
     size, slide = size_s * SECOND_MS, 5 * SECOND_MS
     sums: dict[Window, int] = defaultdict(int)
     for number in numbers:
@@ -31,8 +31,8 @@ def fixed(numbers: Iterable[int], size_s: int) -> dict[Window, int]:
     return dict(sums)
 
 
-def sessions(numbers: Iterable[int]) -> dict[Window, int]:
-    """The sums in sessions, which end if nothing came for four seconds."""
+def session_sums(numbers: Iterable[int]) -> dict[Window, int]:
+    """Return the sums in sessions, which end after four seconds without rows."""
     spans: dict[str, list[list[int]]] = defaultdict(list)
     for number in sorted(numbers):
         own, at = spans[f"k{number % 3}"], at_ms(number)
@@ -46,14 +46,14 @@ def sessions(numbers: Iterable[int]) -> dict[Window, int]:
 def windows_of(numbers: Iterable[int]) -> dict[str, dict[Window, int]]:
     numbers = list(numbers)
     return {
-        "tumbling": fixed(numbers, 5),
-        "sliding": fixed(numbers, 10),
-        "session": sessions(numbers),
+        "tumbling": window_sums(numbers, 5),
+        "sliding": window_sums(numbers, 10),
+        "session": session_sums(numbers),
     }
 
 
-def printed(lines: list[list[str]]) -> dict[str, dict[Window, int]]:
-    """What the job has printed of windows that have ended."""
+def parse_sums(lines: list[list[str]]) -> dict[str, dict[Window, int]]:
+    """Parse the sums that the job prints for windows that have ended."""
     sums: dict[str, dict[Window, int]] = defaultdict(dict)
     for uid, key, start, end, sum in lines:
         sums[uid][key, int(start), int(end)] = int(sum)
@@ -66,7 +66,7 @@ def sum_of_lengths(sums: dict[str, dict[Window, int]]) -> int:
 
 
 def stored_windows(savepoint: flink.FlinkSavepoint, uid: str) -> dict[Window, int]:
-    """The sums in the state of an operator, by the windows that its sessions have become."""
+    """Return the sums in the state of an operator, by the windows that its sessions have become."""
     rows = savepoint.read_state(uid, "window-contents", check_keys=True).to_pylist()
     became = {}
     if uid == "session":
@@ -81,11 +81,11 @@ def stored_windows(savepoint: flink.FlinkSavepoint, uid: str) -> dict[Window, in
     return sums
 
 
-@pytest.mark.parametrize("how", [("hashmap", "canonical"), ("rocksdb", "native")])
+@pytest.mark.parametrize("form", [("hashmap", "canonical"), ("rocksdb", "native")])
 def test_windows_of_flink_are_read_with_their_timers(
-    flink_job: FlinkJob, tmp_path: Path, how: tuple[str, str]
+    flink_job: FlinkJob, tmp_path: Path, form: tuple[str, str]
 ) -> None:
-    [[_, written]] = flink_job("WindowJob", "write", *how, "2", f"file://{tmp_path}")
+    [[_, written]] = flink_job("WindowJob", "write", *form, "2", f"file://{tmp_path}")
     savepoint = flink.open_savepoint(Path(written.removeprefix("file:")))
     for uid, sums in windows_of(STORED).items():
         assert stored_windows(savepoint, uid) == sums
@@ -95,7 +95,7 @@ def test_windows_of_flink_are_read_with_their_timers(
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-def test_flink_goes_on_with_windows_that_were_exported(
+def test_flink_continues_exported_windows(
     flink_job: FlinkJob, tmp_path: Path, backend: str
 ) -> None:
     stored = windows_of(STORED)
@@ -103,7 +103,7 @@ def test_flink_goes_on_with_windows_that_were_exported(
     rows = {uid: [(*window, sum) for window, sum in sums.items()] for uid, sums in stored.items()}
     ours = write_windows(tmp_path, TIME_WINDOW, rows)
     back = flink.export_savepoint(ours, f"file://{tmp_path}/back")
-    sums = printed(flink_job("WindowJob", "read", backend, "-", "3", back))
+    sums = parse_sums(flink_job("WindowJob", "read", backend, "-", "3", back))
     expected = windows_of(ALL)
     assert sums["tumbling"] == expected["tumbling"]
     assert sums["sliding"] == expected["sliding"]

@@ -47,7 +47,7 @@ from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContr
 MIB = 1 << 20
 
 SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, max_wait_s=0.02)
-"""Gives up at once; for what never succeeds."""
+"""Fails almost at once; for calls that never succeed."""
 
 
 class TestHdfsFileSystem(ExclusiveFileSystemContract):
@@ -97,13 +97,13 @@ def publishes(uri: str, data: bytes) -> bool:
 
 
 def races(start: Barrier, uri: str, number: int) -> bool:
-    """In a process of its own."""
+    """Publish in a separate process at the same time as the others; returns whether it succeeded."""
     start.wait(HANGS_S)
     return publishes(uri, b"%d" % number)
 
 
 class TestRaces:
-    def test_of_eight_threads_that_publish_one_wins(self, hdfs_directory: HdfsDirectory) -> None:
+    def test_one_of_eight_publishing_threads_wins(self, hdfs_directory: HdfsDirectory) -> None:
         uri = f"{hdfs_directory.uri}/x"
         with ThreadPoolExecutor(8) as pool:
             won = list(pool.map(lambda number: publishes(uri, b"%d" % number), range(8)))
@@ -111,7 +111,7 @@ class TestRaces:
         assert hdfs_directory.read("x") == b"%d" % won.index(True)
         assert hdfs_directory.files() == ["x"]
 
-    def test_of_eight_processes_that_publish_one_wins(self, hdfs_directory: HdfsDirectory) -> None:
+    def test_one_of_eight_publishing_processes_wins(self, hdfs_directory: HdfsDirectory) -> None:
         context = multiprocessing.get_context("spawn")
         uri = f"{hdfs_directory.uri}/x"
         with context.Manager() as manager, context.Pool(8) as pool:
@@ -121,7 +121,7 @@ class TestRaces:
         assert hdfs_directory.read("x") == b"%d" % won.index(True)
         assert hdfs_directory.files() == ["x"]
 
-    def test_of_eight_drivers_that_complete_a_checkpoint_one_wins(
+    def test_one_of_eight_drivers_completes_a_checkpoint(
         self, hdfs_directory: HdfsDirectory
     ) -> None:
         storage = FileSystemCheckpointStorage(hdfs_directory.uri, inline_threshold=0)
@@ -154,22 +154,24 @@ class TestRaces:
 
 
 class TestDeletedDirectories:
-    """Nobody brings one back."""
+    """A deleted directory is not created again."""
 
     @pytest.fixture
-    def gone(self, hdfs_directory: HdfsDirectory) -> str:
+    def deleted_directory(self, hdfs_directory: HdfsDirectory) -> str:
         return f"{hdfs_directory.uri}/gone"
 
     @pytest.mark.parametrize("written", [0, 100, MIB])
-    def test_a_stream_can_not_be_finished(
-        self, written: int, gone: str, hdfs_directory: HdfsDirectory
+    def test_stream_in_a_deleted_directory_cannot_be_finished(
+        self, written: int, deleted_directory: str, hdfs_directory: HdfsDirectory
     ) -> None:
         file_system = HdfsFileSystem()
-        file_system.prepare_directory(gone)
-        writing, closing = (file_system.create(f"{gone}/{name}") for name in ("x", "y"))
+        file_system.prepare_directory(deleted_directory)
+        writing, closing = (
+            file_system.create(f"{deleted_directory}/{name}") for name in ("x", "y")
+        )
         writing.write(b"1" * written)
         closing.write(b"1" * written)
-        file_system.delete_tree(gone)
+        file_system.delete_tree(deleted_directory)
         with pytest.raises(CheckpointNotFoundError, match="was deleted while it was being written"):
             for _ in range(3):
                 writing.write(b"1" * MIB)
@@ -178,16 +180,18 @@ class TestDeletedDirectories:
             closing.commit()
         assert list(file_system.list(hdfs_directory.uri)) == []
 
-    def test_nothing_can_be_begun(self, gone: str, hdfs_directory: HdfsDirectory) -> None:
+    def test_file_in_a_deleted_directory_cannot_be_created(
+        self, deleted_directory: str, hdfs_directory: HdfsDirectory
+    ) -> None:
         file_system = HdfsFileSystem()
         with pytest.raises(CheckpointNotFoundError):
-            file_system.create(f"{gone}/y")
+            file_system.create(f"{deleted_directory}/y")
         with pytest.raises(CheckpointNotFoundError):
-            file_system.publish(f"{gone}/z", b"1")
+            file_system.publish(f"{deleted_directory}/z", b"1")
         assert list(file_system.list(hdfs_directory.uri)) == []
 
 
-def test_files_and_directories_are_their_owners_alone(hdfs_directory: HdfsDirectory) -> None:
+def test_files_and_directories_are_private(hdfs_directory: HdfsDirectory) -> None:
     HdfsFileSystem().prepare_directory(f"{hdfs_directory.uri}/a/b")
     write(f"{hdfs_directory.uri}/a/b/x", b"1")
     HdfsFileSystem().publish(f"{hdfs_directory.uri}/a/b/y", b"1")
@@ -217,7 +221,7 @@ class TestQuotas:
         assert hdfs_directory.read("y") == b"1"
 
     def test_space_runs_out(self, hdfs_directory: HdfsDirectory) -> None:
-        """At the first block, for which all of its bytes are taken."""
+        """HDFS reserves the bytes of a whole block for the first one."""
         server, uri = hdfs_directory.server, hdfs_directory.uri
         server.set_quota(hdfs_directory.path, space_bytes=255 * MIB)
         attempts: list[Callable[[], None]] = [
@@ -235,7 +239,7 @@ class TestQuotas:
 
 
 class TestLargeFiles:
-    def test_one_comes_back_as_it_was(self, hdfs_directory: HdfsDirectory) -> None:
+    def test_large_file_is_read_back_unchanged(self, hdfs_directory: HdfsDirectory) -> None:
         data = os.urandom(20 * MIB + 7)
         write(f"{hdfs_directory.uri}/x", data)
         with HdfsFileSystem().open(f"{hdfs_directory.uri}/x") as stream:
@@ -250,13 +254,13 @@ class TestLargeFiles:
         options = functools.partial(hdfs_native.WriteOptions, block_size=MIB)
         monkeypatch.setattr(hdfs_native, "WriteOptions", options)
         data = os.urandom(length)
-        writers: list[NotesSyncs] = []
+        writers: list[SyncRecorder] = []
 
-        def noting(raw: Any) -> NotesSyncs:
-            writers.append(NotesSyncs(raw))
+        def record(raw: Any) -> SyncRecorder:
+            writers.append(SyncRecorder(raw))
             return writers[-1]
 
-        stream = stream_of(f"{hdfs_directory.uri}/x", wrap=noting)
+        stream = stream_of(f"{hdfs_directory.uri}/x", wrap=record)
         stream.write(data[:100])
         stream.write(data[100:])
         stream.commit()
@@ -266,8 +270,8 @@ class TestLargeFiles:
         assert hdfs_directory.client.get_file_info(f"{hdfs_directory.path}/x").blocksize == MIB
 
 
-class NotesSyncs:
-    """A writer of hdfs-native's that notes at which length it was synced."""
+class SyncRecorder:
+    """A writer of hdfs-native that records the length at each sync."""
 
     def __init__(self, writer: Any) -> None:
         self.writer = writer
@@ -288,7 +292,7 @@ class NotesSyncs:
 
 @pytest.fixture
 def use() -> Iterator[Callable[[dict[str, str]], None]]:
-    """Reach `hdfs://` and `viewfs://` with options of Hadoop's, and give up soon."""
+    """Register `hdfs://` and `viewfs://` with Hadoop options and short retries."""
 
     def register(options: dict[str, str]) -> None:
         for scheme in ("hdfs", "viewfs"):
@@ -301,8 +305,8 @@ def use() -> Iterator[Callable[[dict[str, str]], None]]:
     unregister_file_system("viewfs")
 
 
-class TestWhereItIs:
-    def test_viewfs_leads_where_its_links_do(
+class TestAddresses:
+    def test_viewfs_follows_its_links(
         self, hdfs_directory: HdfsDirectory, use: Callable[[dict[str, str]], None]
     ) -> None:
         for name in ("linked", "rest"):
@@ -329,7 +333,7 @@ class TestWhereItIs:
         file_system.delete_tree("viewfs://one/a")
         assert hdfs_directory.files() == ["rest/x", "rest/y"]
 
-    def test_without_an_authority_it_is_the_default_one(
+    def test_uri_without_an_authority_uses_the_default(
         self, hdfs_directory: HdfsDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs_directory.server.conf_dir))
@@ -343,7 +347,7 @@ print([entry.uri for entry in file_system_for(sys.argv[1]).list(sys.argv[1])])
         assert output_of(source, uri) == f"['{uri}/x']"
         assert hdfs_directory.read("x") == b"1"
 
-    def test_a_wrong_place_is_one_clear_error(
+    def test_wrong_address_is_one_clear_error(
         self, hdfs: HdfsServer, use: Callable[[dict[str, str]], None]
     ) -> None:
         use({"hadoop.security.secret": "hunter2"})
@@ -405,7 +409,7 @@ for attempt in (
             assert f"location='{private}" in line
         assert hdfs_directory.files() == ["private/x"]
 
-    def test_a_spawned_one_writes_and_a_forked_one_is_refused(
+    def test_spawned_process_writes_and_forked_process_is_refused(
         self, hdfs_directory: HdfsDirectory
     ) -> None:
         source = """
@@ -436,7 +440,7 @@ if __name__ == "__main__":
             assert pool.apply(publishes, (f"{hdfs_directory.uri}/spawned", b"1"))
         assert hdfs_directory.files() == ["before", "parent", "parent-again", "spawned"]
 
-    def test_what_a_killed_one_was_writing_counts_for_nothing_and_can_be_removed(
+    def test_files_of_a_killed_process_are_ignored_and_swept(
         self, hdfs_directory: HdfsDirectory
     ) -> None:
         """State files of a task, and the hidden file of a driver that publishes its metadata."""
@@ -488,9 +492,7 @@ publish(location.external_pointer + "/_metadata", b"metadata", single_writer=Fal
         assert hdfs_directory.files() == before
         assert list(access.completed_checkpoints()) == [1]
 
-    def test_a_driver_removes_what_its_killed_task_was_writing(
-        self, hdfs_directory: HdfsDirectory
-    ) -> None:
+    def test_driver_removes_files_of_its_killed_task(self, hdfs_directory: HdfsDirectory) -> None:
         storage = FileSystemCheckpointStorage(hdfs_directory.uri, inline_threshold=0)
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()

@@ -1,4 +1,4 @@
-"""Answers of a real NameNode that are lost, and files that are given up meanwhile."""
+"""Lost answers of a real NameNode, and files that are aborted at the same time."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -47,8 +47,8 @@ class Change:
     """A call of a file system that changes something.
 
     Attributes:
-        method: The NameNode's.
-        make: Makes it, below a URI.
+        method: Method of the NameNode.
+        make: Makes the change, below a URI.
     """
 
     method: str
@@ -59,7 +59,7 @@ class TestLostAnswers:
     """One call of the NameNode, or its answer, is lost on the way."""
 
     @each_lost_call("create", "addBlock", "getFileInfo", "fsync", "complete")
-    def test_a_stream_ends_whole(
+    def test_stream_is_complete(
         self,
         call: Lost,
         directory: str,
@@ -76,7 +76,7 @@ class TestLostAnswers:
         assert hdfs_directory.read("x") == data
 
     @each_lost_call("create", "addBlock", "fsync", "complete", "rename2")
-    def test_a_file_is_published_once(
+    def test_file_is_published_once(
         self,
         call: Lost,
         directory: str,
@@ -92,7 +92,7 @@ class TestLostAnswers:
         assert hdfs_directory.read("x") == b"ours"
 
     @each_lost_call("create", "addBlock", "fsync", "complete", "rename2")
-    def test_nothing_is_left_of_an_attempt_to_publish_whose_deletion_is_lost_too(
+    def test_file_is_published_once_if_a_deletion_is_lost_too(
         self,
         call: Lost,
         directory: str,
@@ -107,7 +107,7 @@ class TestLostAnswers:
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == b"ours"
 
-    def test_who_comes_in_between_wins(
+    def test_file_written_by_another_process_before_the_retry_wins(
         self, directory: str, proxy: NameNodeProxy, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         use(PATIENT)
@@ -117,7 +117,7 @@ class TestLostAnswers:
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == b"theirs"
 
-    def test_a_rename_that_is_never_heard_of_is_unknown(
+    def test_rename_without_any_answer_has_an_unknown_outcome(
         self, directory: str, proxy: NameNodeProxy, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         use(SOON)
@@ -126,7 +126,7 @@ class TestLostAnswers:
             publish(f"{directory}/x", b"ours", single_writer=False)
         assert hdfs_directory.files() == []
 
-    def test_a_name_node_that_goes_after_the_rename_leaves_the_outcome_unknown(
+    def test_name_node_lost_after_the_rename_has_an_unknown_outcome(
         self, directory: str, proxy: NameNodeProxy, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         use(SOON)
@@ -136,7 +136,7 @@ class TestLostAnswers:
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == b"ours"
 
-    def test_a_file_whose_creation_is_given_up_is_not_left(
+    def test_file_of_a_failed_creation_is_deleted(
         self,
         directory: str,
         proxy: NameNodeProxy,
@@ -158,7 +158,7 @@ class TestLostAnswers:
         ],
         ids=["prepare_directory", "delete", "delete_empty_directory", "delete_tree"],
     )
-    def test_a_change_is_repeated_until_it_is_made(
+    def test_change_is_repeated_until_it_is_made(
         self,
         change: Change,
         directory: str,
@@ -194,7 +194,7 @@ class TestLostAnswers:
         assert listing() == after
 
     @each_lost_call("getListing", "getBlockLocations")
-    def test_reading_goes_on(
+    def test_reads_continue(
         self,
         call: Lost,
         directory: str,
@@ -213,7 +213,7 @@ class TestLostAnswers:
         assert proxy.pending() == set()
 
     @each_lost_call("addBlock", "fsync")
-    def test_between_blocks_it_ends_the_stream_or_is_survived(
+    def test_lost_answer_between_blocks_fails_the_stream_or_is_retried(
         self,
         call: Lost,
         directory: str,
@@ -236,34 +236,34 @@ class TestLostAnswers:
 
 
 @contextmanager
-def aborted(uri: str) -> Iterator[tuple[HdfsOutputStream, Callable[[], None]]]:
-    """A stream, and what gives it up in another thread and returns as soon as it counts as given up.
+def open_and_abort(uri: str) -> Iterator[tuple[HdfsOutputStream, Callable[[], None]]]:
+    """Open a stream; yields it with a function that aborts it in another thread.
 
-    It does not wait for the deletion, which may be behind the call that is held up.
+    The function does not wait for the deletion, which may follow the call that is held up.
     """
-    is_given_up = threading.Event()
+    is_aborted = threading.Event()
 
-    class Noting(Retrier):
+    class AbortSignal(Retrier):
         def call(self, *arguments: Any, **options: Any) -> Any:
-            is_given_up.set()
+            is_aborted.set()
             return super().call(*arguments, **options)
 
-    stream = stream_of(uri, cleanup=Noting(PATIENT))
+    stream = stream_of(uri, cleanup=AbortSignal(PATIENT))
     with ThreadPoolExecutor(1) as pool:
 
         def abort() -> None:
             pool.submit(stream.abort)
-            assert is_given_up.wait(HANGS_S)
+            assert is_aborted.wait(HANGS_S)
 
         yield stream, abort
 
 
 class TestAbort:
-    """Another thread gives the stream up at every moment at which it waits for the NameNode."""
+    """Another thread aborts the stream at every moment at which it waits for the NameNode."""
 
     @pytest.mark.parametrize("moment", ["before", "instead of the answer"])
     @pytest.mark.parametrize("method", ["addBlock", "getFileInfo", "fsync", "complete"])
-    def test_nothing_is_left(
+    def test_file_is_deleted(
         self,
         method: str,
         moment: str,
@@ -271,7 +271,7 @@ class TestAbort:
         proxy: NameNodeProxy,
         hdfs_directory: HdfsDirectory,
     ) -> None:
-        with aborted(f"{directory}/x") as (stream, abort):
+        with open_and_abort(f"{directory}/x") as (stream, abort):
             if moment == "before":
                 proxy.interrupt(method, abort)
             else:
@@ -283,14 +283,14 @@ class TestAbort:
         assert hdfs_directory.files() == []
 
     @each_lost_call("complete")
-    def test_nothing_is_left_of_a_file_that_is_being_closed_by_the_name_node(
+    def test_file_being_closed_by_the_name_node_is_deleted(
         self,
         call: Lost,
         directory: str,
         proxy: NameNodeProxy,
         hdfs_directory: HdfsDirectory,
     ) -> None:
-        with aborted(f"{directory}/x") as (stream, abort):
+        with open_and_abort(f"{directory}/x") as (stream, abort):
             stream.write(content(MIB))
             proxy.lose(call.method, is_done=call.is_done)
             proxy.interrupt("recoverLease", abort)

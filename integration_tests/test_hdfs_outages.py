@@ -41,8 +41,8 @@ from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsPatience
 __all__ = ["directory", "proxy", "small_blocks", "use"]
 
 
-def test_a_name_node_that_does_not_answer_is_given_up(directory: str, proxy: NameNodeProxy) -> None:
-    """A call after it has a connection of its own."""
+def test_silent_name_node_times_out(directory: str, proxy: NameNodeProxy) -> None:
+    """The next call uses a separate connection."""
     answered = threading.Event()
     file_system = HdfsFileSystem(patience=HdfsPatience(call_s=0.5))
     for _ in range(2):
@@ -53,7 +53,7 @@ def test_a_name_node_that_does_not_answer_is_given_up(directory: str, proxy: Nam
     answered.set()
 
 
-def test_streams_that_are_given_up_keep_no_connection(hdfs_directory: HdfsDirectory) -> None:
+def test_aborted_streams_keep_no_connection(hdfs_directory: HdfsDirectory) -> None:
     file_system = HdfsFileSystem()
 
     def begin() -> list[Any]:
@@ -67,32 +67,32 @@ def test_streams_that_are_given_up_keep_no_connection(hdfs_directory: HdfsDirect
 
     before = sockets()
     streams = begin()
-    begun = sockets() - before
-    assert len(begun) >= 10
+    opened = sockets() - before
+    assert len(opened) >= 10
     for stream in streams:
         stream.abort()
-    # hdfs-native closes them behind our back; those to the NameNode stay.
-    wait_until(lambda: len(begun & sockets()) <= 2, "connections are kept")
+    # hdfs-native closes them in the background; those to the NameNode stay.
+    wait_until(lambda: len(opened & sockets()) <= 2, "connections are kept")
     assert hdfs_directory.files() == []
 
 
 def sockets() -> set[str]:
-    """Sockets of this process, by what the kernel calls them."""
+    """Return the kernel's names of the sockets of this process."""
     links = set()
     for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # closed in the meantime
             links.add(os.readlink(f"/proc/self/fd/{name}"))
     return {link for link in links if link.startswith("socket:")}
 
 
-class TestNameNodeIsDown:
-    def test_streams_outlive_its_restart(
+class TestStoppedNameNode:
+    def test_streams_survive_its_restart(
         self, hdfs_directory: HdfsDirectory, small_blocks: None
     ) -> None:
-        """Whatever they have written before: nothing, a little, a block, some, all.
+        """Streams survive after any amount of data: nothing, a little, a block, some, all.
 
-        But for one that has to end a block while the NameNode, just started, is in safe mode; it
-        leaves nothing if it fails.
+        A stream that ends a block while the NameNode has just started and is in safe mode may fail; it
+        leaves nothing then.
         """
         whole = 4 * MIB + 77
         some = 2 * MIB + 100
@@ -107,7 +107,7 @@ class TestNameNodeIsDown:
         check(hdfs_directory, data, ended)
 
     @pytest.mark.parametrize("moment", ["before", "after"])
-    def test_a_file_outlives_its_restart_at_the_closing(
+    def test_file_survives_its_restart_during_close(
         self, moment: str, hdfs_directory: HdfsDirectory
     ) -> None:
         server = hdfs_directory.server
@@ -130,7 +130,7 @@ class TestNameNodeIsDown:
         assert hdfs_directory.read("x") == data
 
     @pytest.mark.parametrize("moment", ["before", "after"])
-    def test_what_is_published_outlives_its_restart_at_the_rename(
+    def test_publication_survives_its_restart_during_the_rename(
         self,
         moment: str,
         hdfs_directory: HdfsDirectory,
@@ -156,7 +156,7 @@ class TestNameNodeIsDown:
         with at_first_retry(server.start_name_node):
             publish(f"{hdfs_directory.uri}/x", b"ours", single_writer=False)
         assert hdfs_directory.read("x") == b"ours"
-        # The hidden file of the first attempt could not be deleted: it is the sweep's.
+        # The hidden file of the first attempt could not be deleted; a sweep will do it.
         left = [name for name in hdfs_directory.files() if not name.endswith(".inprogress")]
         assert left == ["x"]
 
@@ -187,7 +187,7 @@ class TestNameNodeIsDown:
             "delete_tree",
         ],
     )
-    def test_every_call_fails_in_the_end(
+    def test_every_call_fails_eventually(
         self,
         act: Callable[[RetryingExclusiveFileSystem, str], object],
         directory: str,
@@ -199,7 +199,7 @@ class TestNameNodeIsDown:
             act(use(SOON, IMPATIENT), directory)
         assert caught.value.location.startswith(directory)
 
-    def test_a_stream_fails_in_the_end_wherever_it_is(
+    def test_stream_of_any_length_fails_eventually(
         self, directory: str, proxy: NameNodeProxy
     ) -> None:
         file_system = HdfsFileSystem(retries=SOON, patience=IMPATIENT)
@@ -212,7 +212,7 @@ class TestNameNodeIsDown:
                 stream.write(b"1")
                 stream.commit()
 
-    def test_a_process_with_an_unfinished_stream_ends(
+    def test_process_with_an_unfinished_stream_ends(
         self, directory: str, proxy: NameNodeProxy
     ) -> None:
         source = """
@@ -232,16 +232,16 @@ sys.stdin.readline()
 
 
 class TestSafeMode:
-    def test_it_is_waited_for_by_writers_and_does_not_stop_readers(
+    def test_writers_wait_for_its_end_and_readers_do_not(
         self, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         server = hdfs_directory.server
         uri = hdfs_directory.uri
         hdfs_directory.write("x", b"1")
-        begun = {
+        streams = {
             length: HdfsFileSystem(retries=PATIENT).create(f"{uri}/{length}") for length in (0, MIB)
         }
-        for length, stream in begun.items():
+        for length, stream in streams.items():
             stream.write(content(length))
         file_system = use(SOON)
         refused: list[Callable[[], object]] = [
@@ -261,25 +261,25 @@ class TestSafeMode:
         with file_system.open(f"{uri}/x") as file:
             assert file.read() == b"1"
         with at_first_retry(lambda: server.safe_mode(on=False)):
-            for length, stream in begun.items():
+            for length, stream in streams.items():
                 stream.write(content(2 * MIB)[length:])
                 stream.commit()
         assert hdfs_directory.files() == ["0", str(MIB), "x"]
-        for length in begun:
+        for length in streams:
             assert hdfs_directory.read(str(length)) == content(2 * MIB)
 
 
 SHORT_SYNCS = HdfsPatience(head_s=2.0, end_s=2.0)
-"""Gives up a sync that hdfs-native would wait in for ever, because a DataNode has died."""
+"""Ends a sync in which hdfs-native would wait forever, because a DataNode has died."""
 
 
 class TestDataNodes:
-    def test_streams_outlive_one_of_them(
+    def test_streams_survive_the_loss_of_one(
         self, hdfs_directory: HdfsDirectory, small_blocks: None
     ) -> None:
-        """All but those that need another block; of these nothing is left if they fail.
+        """Streams that need another block may fail, and leave nothing then; all others survive.
 
-        It takes the 12 seconds in which the NameNode gives the dead one to new files.
+        The test takes the 12 seconds in which the NameNode assigns the dead DataNode to new files.
         """
         file_system = HdfsFileSystem(retries=PATIENT, patience=SHORT_SYNCS)
         data = content(3 * MIB)
@@ -295,7 +295,7 @@ class TestDataNodes:
         assert set(survive) <= ended
         check(hdfs_directory, data, ended)
 
-    def test_nothing_outlives_both_and_reading_goes_on_when_they_are_back(
+    def test_loss_of_both_fails_writes_and_reads_continue_afterwards(
         self, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         server = hdfs_directory.server

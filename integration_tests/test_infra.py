@@ -20,7 +20,7 @@ def put(server: S3Server, endpoint: str, key: str) -> None:
 
 
 class TestFaults:
-    def test_requests_fail_as_told(self, moto: S3Server) -> None:
+    def test_requests_fail_as_planned(self, moto: S3Server) -> None:
         with infra.running("faults", moto.endpoint, "slow-down:PutObject:every-2") as known:
             endpoint = known["endpoint"]
             put(moto, endpoint, "1")
@@ -53,20 +53,20 @@ class TestFaults:
             ("reset:PutObjekt", "operation must be one of"),
         ],
     )
-    def test_what_is_no_fault_is_refused(self, fault: str, complaint: str) -> None:
+    def test_invalid_fault_is_refused(self, fault: str, complaint: str) -> None:
         refused = infra.call("faults", "start", "http://127.0.0.1:9", fault)
         assert refused.returncode == 2
         assert complaint in refused.stderr
         assert "usage:" in refused.stderr
 
-    def test_a_server_that_is_none_is_refused(self) -> None:
+    def test_invalid_server_is_refused(self) -> None:
         refused = infra.call("faults", "start", "https://127.0.0.1:9")
         assert refused.returncode == 1
         assert "must be http://host:port" in refused.stderr
 
 
 @pytest.mark.parametrize("kind", ["faults", "hdfs", "s3", "spark"])
-def test_nothing_is_removed_that_start_has_not_made(
+def test_stop_refuses_a_directory_not_made_by_start(
     kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("mine")

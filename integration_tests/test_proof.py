@@ -29,13 +29,13 @@ def store(request: pytest.FixtureRequest) -> Iterator[str]:
             yield directory.uri
 
 
-def test_a_job_that_dies_around_a_call_to_a_server_goes_on(store: str) -> None:
+def test_job_killed_around_server_calls_resumes(store: str) -> None:
     crashes = crash_everywhere(store, every=70)
     assert crashes.failures == []
     assert crashes.restarts > 3
 
 
-def test_processes_are_killed_and_a_driver_comes_back_too_late(tmp_path: Path) -> None:
+def test_processes_are_killed_and_a_driver_returns_too_late(tmp_path: Path) -> None:
     kinds = (
         "JVM",
         "Python worker",

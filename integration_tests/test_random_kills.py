@@ -1,6 +1,6 @@
-"""Kills at random moments, of the driver or of an executor, change nothing about what comes out.
+"""Kills of the driver or of an executor at random moments do not change the results.
 
-`HOLDFAST_KILLS` says how many there are on each storage, `HOLDFAST_SEED` repeats a run's choices.
+`HOLDFAST_KILLS` is the number of kills on each storage; `HOLDFAST_SEED` repeats the choices of a run.
 """
 
 import os
@@ -46,13 +46,13 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job has left.
+    """The result of a job.
 
     Attributes:
         output: The rows that the sink has written.
         state: The rows that wait in the state, by subtask.
-        retained: Ids of the checkpoints that are kept.
-        batch: The batch of the latest.
+        retained: Ids of the retained checkpoints.
+        batch: The batch of the latest one.
     """
 
     output: pa.Table
@@ -63,12 +63,12 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def flights() -> pa.Table:
-    # A part of them: a batch is to be short beside the start of Spark.
+    # A part of them, because a batch must be short compared with the start of Spark.
     return in_order_of_departure(read_flights()).slice(0, ROWS * BATCHES)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def undisturbed_outcome(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     places = places_in(tmp_path_factory.mktemp("undisturbed"), FLIGHTS, flights)
     job = JobProcess(places, drain=False)
     try:
@@ -82,7 +82,7 @@ def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    before = dict(os.environ)  # a server lets all processes of this one reach it
+    before = dict(os.environ)  # a server sets variables for all child processes
     try:
         with SERVERS.get(request.param, nullcontext)() as uri:
             yield uri
@@ -93,8 +93,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
         os.environ.update(before)
 
 
-def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
-    store: str | None, flights: pa.Table, undisturbed: Outcome, tmp_path: Path
+def test_repeatedly_killed_job_has_the_results_of_an_undisturbed_one(
+    store: str | None, flights: pa.Table, undisturbed_outcome: Outcome, tmp_path: Path
 ) -> None:
     places = replace(places_in(tmp_path, FLIGHTS, flights), store=store)
     run_and_kill(places, random.Random(SEED))
@@ -105,14 +105,14 @@ def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
     assert row_differences(flights.slice(0, ROWS * (BATCHES - 1)), seen) == []  # one is held back
     assert result.retained == [result.batch - 1, result.batch, result.batch + 1]
     # Killed between its log of files and that of offsets, Spark takes two files in one batch.
-    assert result.batch <= undisturbed.batch == BATCHES - 2
-    if result.batch == undisturbed.batch:
-        assert row_differences(undisturbed.output, result.output) == []
-        for wanted, waiting in zip(undisturbed.state, result.state, strict=True):
+    assert result.batch <= undisturbed_outcome.batch == BATCHES - 2
+    if result.batch == undisturbed_outcome.batch:
+        assert row_differences(undisturbed_outcome.output, result.output) == []
+        for wanted, waiting in zip(undisturbed_outcome.state, result.state, strict=True):
             assert row_differences(wanted, waiting) == []
 
 
-def test_jobs_with_keyed_state_that_are_killed_again_and_again_say_what_a_plain_query_says(
+def test_repeatedly_killed_keyed_job_has_the_results_of_a_plain_query(
     store: str | None, flights: pa.Table, tmp_path: Path
 ) -> None:
     places = replace(places_in(tmp_path, FLEET, flights), store=store)
@@ -128,13 +128,13 @@ def places_in(root: Path, job: Job, flights: pa.Table) -> Places:
 
 def run_and_kill(places: Places, chance: random.Random) -> None:
     """Run the job to its end, with kills at random moments."""
-    killed = killed_in_runs(places, chance)
+    killed = run_until_end(places, chance)
     print(f"seed {SEED}: {killed.count('driver')} drivers, {len(killed)} kills: {killed}")
     assert len(killed) >= KILLS, "the job was too quick for as many kills"
 
 
-def killed_in_runs(places: Places, chance: random.Random) -> list[str]:
-    """What was killed until the job came to its end, in order."""
+def run_until_end(places: Places, chance: random.Random) -> list[str]:
+    """Run the job until it ends; returns the names of killed processes in order."""
     killed: list[str] = []
     while True:
         master = chance.choice((LOCAL, CLUSTER))
@@ -142,10 +142,10 @@ def killed_in_runs(places: Places, chance: random.Random) -> list[str]:
         lost_executors = 0
         try:
             if master == CLUSTER:
-                lost = kill_executors(job, places, chance, most=min(2, KILLS - len(killed)))
+                lost = kill_executors(job, places, chance, max_kills=min(2, KILLS - len(killed)))
                 lost_executors = len(lost)
                 killed += lost
-            if len(killed) < KILLS and waited(job, places, chance):
+            if len(killed) < KILLS and wait_for_progress(job, places, chance):
                 job.kill()
                 killed.append("driver")
                 continue
@@ -155,17 +155,17 @@ def killed_in_runs(places: Places, chance: random.Random) -> list[str]:
             job.kill()
         if job.exit_code == 0:
             return killed
-        # A batch whose rows went through the operator twice is given up, and so is the run.
+        # A batch whose rows pass the operator twice is aborted, and so is the run.
         assert lost_executors, places.spark_log.read_text()[-3000:]
 
 
 def kill_executors(
-    job: JobProcess, places: Places, chance: random.Random, *, most: int
+    job: JobProcess, places: Places, chance: random.Random, *, max_kills: int
 ) -> list[str]:
-    """Kill executors, or Python workers of theirs, one after the other."""
+    """Kill executors or their Python workers, one after the other; returns their names."""
     killed = []
-    for _ in range(most):
-        if not waited(job, places, chance):
+    for _ in range(max_kills):
+        if not wait_for_progress(job, places, chance):
             break
         candidates = [process for process in map(process_of, job.members()) if process]
         executors = [
@@ -183,11 +183,11 @@ def kill_executors(
     return killed
 
 
-def waited(job: JobProcess, places: Places, chance: random.Random) -> bool:
+def wait_for_progress(job: JobProcess, places: Places, chance: random.Random) -> bool:
     """Wait until the job has done something more, and then some time; False if it has ended."""
     progress = Progress(places)
-    begun = progress.next_batch()
-    while job.exit_code is None and progress.next_batch() == begun:
+    before = progress.next_batch()
+    while job.exit_code is None and progress.next_batch() == before:
         time.sleep(LOOK_EVERY_S)
     time.sleep(chance.uniform(0, LONGEST_WAIT_S))
     return job.exit_code is None
@@ -208,7 +208,7 @@ def command_of(process: psutil.Process) -> str:
 
 
 def outcome(places: Places) -> Outcome:
-    """What the job has left, read from its files."""
+    """Read the result of the job from its files."""
     retained = retained_checkpoints(places)
     metadata = retained[-1].metadata
     types = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.timestamp("us", "UTC")}

@@ -30,7 +30,7 @@ LOW_CONTRAST = """
     });
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
-  const behind = element => {
+  const background = element => {
     for (let one = element; one; one = one.parentElement) {
       const colour = parts(getComputedStyle(one).backgroundColor);
       if (colour.length === 3 || colour[3] === 1) return colour;
@@ -44,7 +44,7 @@ LOW_CONTRAST = """
     const element = walker.currentNode.parentElement;
     if (!walker.currentNode.data.trim() || element.closest('svg, style')) continue;
     looked += 1;
-    const [a, b] = [parts(getComputedStyle(element).color), behind(element)].map(light);
+    const [a, b] = [parts(getComputedStyle(element).color), background(element)].map(light);
     const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (contrast < 4.5) found.push([contrast, element.outerHTML.slice(0, 120)]);
   }
@@ -55,7 +55,7 @@ LOW_CONTRAST = """
 
 @pytest.fixture(scope="module")
 def page_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page with all that a page can have: every state, long tables, names of all kinds."""
+    """A page with all elements: every state, long tables, and hostile names."""
     root = tmp_path_factory.mktemp("report")
     directory = root / f"{'a-directory-with-a-long-name-' * 4}<b>"
     directory.mkdir()
@@ -79,7 +79,7 @@ def page_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @contextmanager
-def opened(
+def open_page(
     browser: Browser,
     uri: str,
     *,
@@ -87,7 +87,7 @@ def opened(
     scheme: Literal["light", "dark"] = "light",
     scripts: bool = True,
 ) -> Iterator[Page]:
-    """The page as somebody sees it."""
+    """Open the page in a browser window."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, java_script_enabled=scripts
     )
@@ -99,7 +99,7 @@ def opened(
         context.close()
 
 
-def test_the_page_asks_for_nothing_and_runs_nothing(browser: Browser, page_uri: str) -> None:
+def test_page_requests_nothing_and_runs_no_script(browser: Browser, page_uri: str) -> None:
     context = browser.new_context()
     page = context.new_page()
     requests: list[str] = []
@@ -121,10 +121,10 @@ def test_the_page_asks_for_nothing_and_runs_nothing(browser: Browser, page_uri: 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_wider_than_the_screen_and_all_text_can_be_read(
+def test_page_fits_the_screen_and_all_text_is_readable(
     browser: Browser, page_uri: str, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    with opened(browser, page_uri, width=width, scheme=scheme) as page:
+    with open_page(browser, page_uri, width=width, scheme=scheme) as page:
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(TOO_WIDE) == []
@@ -133,16 +133,16 @@ def test_nothing_is_wider_than_the_screen_and_all_text_can_be_read(
         assert contrasts == []
 
 
-def test_the_colours_follow_the_scheme(browser: Browser, page_uri: str) -> None:
+def test_colours_follow_the_scheme(browser: Browser, page_uri: str) -> None:
     backgrounds = []
     for scheme in ("light", "dark"):
-        with opened(browser, page_uri, scheme=scheme) as page:
+        with open_page(browser, page_uri, scheme=scheme) as page:
             backgrounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert backgrounds == ["rgb(247, 248, 248)", "rgb(19, 23, 26)"]
 
 
-def test_the_essentials_need_no_script(browser: Browser, page_uri: str) -> None:
-    with opened(browser, page_uri, width=360, scripts=False) as page:
+def test_essentials_need_no_script(browser: Browser, page_uri: str) -> None:
+    with open_page(browser, page_uri, width=360, scripts=False) as page:
         assert page.get_by_role("heading", level=1).inner_text() == "Checkpoints"
         for state in ("Healthy", "Quiet", "Damaged", "No checkpoint"):
             assert page.locator(".headline", has_text=state).first.is_visible()
@@ -161,8 +161,8 @@ def test_the_essentials_need_no_script(browser: Browser, page_uri: str) -> None:
         )
 
 
-def test_paper_has_what_is_folded_on_the_screen(browser: Browser, page_uri: str) -> None:
-    with opened(browser, page_uri, scheme="dark") as page:
+def test_print_shows_sections_folded_on_the_screen(browser: Browser, page_uri: str) -> None:
+    with open_page(browser, page_uri, scheme="dark") as page:
         older = page.get_by_role("region", name="job", exact=True).get_by_text("#59 batch 58")
         assert not older.is_visible()
         page.emulate_media(media="print")

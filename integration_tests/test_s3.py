@@ -1,4 +1,4 @@
-"""S3 for real: the contracts on two servers, and what a killed writer leaves there."""
+"""The contracts on two S3 servers, and the uploads that a killed writer leaves there."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from contracts.s3_objects import put_many
-from jobs.until_killed import run_until_killed
+from jobs.processes import run_until_killed
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (
@@ -37,7 +37,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def s3_reaches(real_s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
-    """The bucket's server is what `s3://` leads to."""
+    """The bucket, with `s3://` leading to its server."""
     use_s3(settings_of(real_s3_bucket.server))
     yield real_s3_bucket
     for scheme in ("s3", "s3a"):
@@ -91,7 +91,7 @@ class TestS3FileSystem(ExclusiveFileSystemContract):
 
 @pytest.mark.parametrize("state_files", ["boto3", "obstore"])
 @pytest.mark.parametrize("checksum", ["crc32c", "off"])
-def test_requests_are_signed_as_the_server_expects_it(
+def test_request_signatures_are_accepted_by_the_server(
     real_s3_bucket: S3Bucket, state_files: str, checksum: str
 ) -> None:
     settings = settings_of(
@@ -125,12 +125,12 @@ class TestS3CheckpointStorage(CheckpointStorageContract):
         return {f"s3://{self.bucket.name}/{key}" for key in keys}
 
     @pytest.fixture(autouse=True)
-    def no_upload_dangles(self, s3_reaches: S3Bucket) -> Iterator[None]:
+    def check_no_upload_is_left(self, s3_reaches: S3Bucket) -> Iterator[None]:
         yield
         assert s3_reaches.uploads() == []
 
 
-def test_the_sweep_aborts_uploads_of_killed_writers(versitygw_bucket: S3Bucket) -> None:
+def test_sweep_aborts_uploads_of_killed_writers(versitygw_bucket: S3Bucket) -> None:
     # MinIO would not list them.
     server = versitygw_bucket.server
     uri = f"s3://{versitygw_bucket.name}/checkpoints/job/chk-1/{'0' * 32}"
@@ -142,7 +142,7 @@ def test_the_sweep_aborts_uploads_of_killed_writers(versitygw_bucket: S3Bucket) 
     try:
         storage = checkpoint_storage(directory, single_writer=True)
         storage.create_checkpoint_storage("job").claim_job()
-        time.sleep(1.1)  # the server's clock tells seconds
+        time.sleep(1.1)  # the server's clock has a resolution of seconds
         sweep(directory, "job", grace_s=0)
     finally:
         for scheme in ("s3", "s3a"):

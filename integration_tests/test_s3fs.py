@@ -1,4 +1,4 @@
-"""S3 through s3fs for real: the contract of file systems on a server."""
+"""The contract of file systems for S3 through s3fs, on a server."""
 
 from collections.abc import Iterable
 

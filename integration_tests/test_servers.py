@@ -1,4 +1,4 @@
-"""Servers of all kinds end with the run of the tests that has started them."""
+"""Servers end with the run of the tests that has started them."""
 
 import signal
 from pathlib import Path
@@ -27,9 +27,9 @@ SERVERS = {
 }
 
 
-# An interrupt ends each server's own fixture. What is killed can't end anything, which whoever holds the
-# server notices: so a server of each way to hold them, and of several processes. To pytest, which does not
-# handle it, SIGTERM is as SIGKILL.
+# After an interrupt, each server's fixture ends it. A killed run can't end anything, and the process that
+# holds the server notices that: so there is a server for each way to hold one, and one of several processes.
+# Pytest does not handle SIGTERM, so it is like SIGKILL.
 ENDINGS = {
     signal.SIGINT: SERVERS.keys(),
     signal.SIGKILL: {"cluster", "hdfs", "minio", "postgres"},
@@ -38,6 +38,6 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
-def test_no_server_outlives_a_run_that_is_ended(ending: signal.Signals, tmp_path: Path) -> None:
+def test_no_server_outlives_an_interrupted_run(ending: signal.Signals, tmp_path: Path) -> None:
     servers = {name: SERVERS[name] for name in sorted(ENDINGS[ending])}
     check_servers_end_with_run(tmp_path, servers, ending)

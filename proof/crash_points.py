@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 
 from contracts.files import files_below, write
 from contracts.values import read
-from jobs.coordinated import begun, coordinator, progress
-from jobs.segments import Backend, contents, listed, reports_with_lists, run_batch
+from jobs.coordinator import begin_checkpoint, coordinator, progress
+from jobs.segments import Backend, contents, list_of, run_batch, run_subtasks_with_lists
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
@@ -115,7 +115,7 @@ def resume_job(directory: str, completed: int) -> None:
     before = load_checkpoints(driver.job.access)
     latest = before[-1].checkpoint_id if before else 0
     _expect(latest in (completed, completed + 1), f"resumes from {latest} after {completed}")
-    run_batch(driver, latest, add_rows(latest), report=reports_with_lists)
+    run_batch(driver, latest, add_rows(latest), report=run_subtasks_with_lists)
     CLEANER.wait()
     _sweep_until_all_is_old(lambda: sweep(directory, "job", grace_s=0))
     _sweep_until_all_is_old(lambda: sweep_savepoints(f"{directory}/archive", "job", grace_s=0))
@@ -189,12 +189,12 @@ def run_job(directory: str, note_completed: Callable[[int], object]) -> None:
         if batch_id == 5:
             driver = coordinator(directory, num_retained=_RETAINED)
         if batch_id == 6:
-            aborted = begun(driver, batch_id)
-            reports_with_lists(aborted, add_rows(batch_id))
+            aborted = begin_checkpoint(driver, batch_id)
+            run_subtasks_with_lists(aborted, add_rows(batch_id))
             driver.abort(aborted)
         change = merge_rows(batch_id) if batch_id == 3 else add_rows(batch_id)
-        pending = begun(driver, batch_id)
-        driver.complete(pending, reports_with_lists(pending, change), progress(batch_id))
+        pending = begin_checkpoint(driver, batch_id)
+        driver.complete(pending, run_subtasks_with_lists(pending, change), progress(batch_id))
         note_completed(batch_id + 1)
         CLEANER.wait()
         if batch_id == 4:
@@ -231,7 +231,7 @@ def _expect_rows(metadata: CheckpointMetadata) -> None:
     for index, subtask in operator.subtasks.items():
         lists = [read(handle.stream) for handle in subtask.managed_operator]
         _expect(
-            lists == [listed(number, index)],
+            lists == [list_of(number, index)],
             f"subtask {index} of checkpoint {number} has the operator state {lists}",
         )
 

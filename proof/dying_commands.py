@@ -13,7 +13,7 @@ from contracts.flink_archives import extract
 from jobs.savepoint_crashes import (
     check_imports,
     check_restores,
-    check_roll_backs,
+    check_rollbacks,
     check_savepoints,
 )
 
@@ -38,7 +38,7 @@ def die_everywhere(directory: str, *, every: int = 1) -> tuple[int, list[str]]:
         commands: dict[str, Callable[[Faults, int], int]] = {
             "savepoint": check_savepoints,
             "restore": check_restores,
-            "roll back": check_roll_backs,
+            "roll back": check_rollbacks,
             "import": partial(_import, savepoint),
         }
         for command, check in commands.items():

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-from jobs.inside_spark import classes_of, jvm_of
 from jobs.job import LOCAL, connect
+from jobs.session import jvm_classes, jvm_of
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import stateful
@@ -113,7 +113,7 @@ class _Look:
 
     def _sizes(self, batch_id: int) -> dict[str, Any]:
         gc.collect()
-        runtime = classes_of(self._spark).java.lang.Runtime.getRuntime()
+        runtime = jvm_classes(self._spark).java.lang.Runtime.getRuntime()
         runtime.gc()
         jvm = jvm_of(self._spark)
         processes = {"driver": [os.getpid()], "jvm": [jvm]}

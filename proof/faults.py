@@ -8,8 +8,8 @@ and everything must be as after a crash: see `crash_points.resume_job`.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobs.coordinated import coordinator
-from jobs.segments import Change, reports_with_lists, run_batch
+from jobs.coordinator import coordinator
+from jobs.segments import Change, run_batch, run_subtasks_with_lists
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
@@ -228,7 +228,7 @@ def _prepare(faults: Faults) -> None:
     file_system_for(faults.directory).prepare_directory(faults.directory)
     driver = coordinator(faults.directory, num_retained=_RETAINED)
     for batch_id in range(_BATCHES):
-        run_batch(driver, batch_id, add_rows(batch_id), report=reports_with_lists)
+        run_batch(driver, batch_id, add_rows(batch_id), report=run_subtasks_with_lists)
     CLEANER.wait()
     faults.calls.clear()
 
@@ -236,7 +236,7 @@ def _prepare(faults: Faults) -> None:
 def _complete(
     driver: CheckpointCoordinator, batch_id: int, change: Change, completed: list[int]
 ) -> None:
-    if run_batch(driver, batch_id, change, report=reports_with_lists):
+    if run_batch(driver, batch_id, change, report=run_subtasks_with_lists):
         completed.append(batch_id + 1)
 
 

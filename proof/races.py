@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from contracts.files import files_below
-from jobs.coordinated import coordinator, progress
-from jobs.segments import Backend, contents, reports
+from jobs.coordinator import coordinator, progress
+from jobs.segments import Backend, contents, run_subtasks
 
 from holdfast.errors import CheckpointError
 from holdfast.locations import copy_checkpoint, latest_checkpoint, load_checkpoint, sweep
@@ -212,7 +212,7 @@ def _drive(directory: str, name: str, batches: range, outcome: Race) -> None:
         if pending is None:
             continue  # another driver has completed it, and this one resumes from there
         try:
-            driver.complete(pending, reports(pending, change), progress(batch_id))
+            driver.complete(pending, run_subtasks(pending, change), progress(batch_id))
         except Exception as error:
             driver.abort(pending, error)
             raise

@@ -24,7 +24,7 @@ from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
 
 from docs.generate import settings_page
-from holdfast import read_state
+from holdfast import read_state, subtasks
 from holdfast.locations import use_s3
 from holdfast.spark.settings import settings_table
 
@@ -96,9 +96,13 @@ def test_the_code_of_a_page_runs(
     session = request.getfixturevalue("spark") if has_session_of_tests(page) else None
     printed = run_page(page, tmp_path, session, **environment)
     if page.name == "README.md":
-        counted = read_state(f"file://{tmp_path}/holdfast", "totals").to_pylist()
-        assert len(counted) == 5
-        assert all(row["value"]["n"] > 0 for row in counted)
+        totals = read_state(f"file://{tmp_path}/holdfast", "totals").to_pylist()
+        rows = sum(row["value"]["orders"] for row in totals)
+        assert {row["customer"] for row in totals} == {0, 1, 2}
+        assert rows > 0
+        assert rows % 1000 == 0
+        assert sum(row["value"]["spent"] for row in totals) == rows * (rows - 1) // 2
+        assert subtasks(f"file://{tmp_path}/holdfast").num_rows == 8
     elif python_of(page):
         assert PRINTED[page.name] in printed
     if python_of(page) and page.name not in WITHOUT_A_JOB:

@@ -60,6 +60,7 @@ from holdfast.backends.arrow.python_values import (
     named_conversion,
     no_object_error,
     nullable_array,
+    objects_of,
     quick_type,
     scalar_of,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "no_object_error",
     "nullable_array",
     "nullable_type",
+    "objects_of",
     "offsets_of",
     "order_of",
     "path_below",

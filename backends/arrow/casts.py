@@ -32,11 +32,9 @@ _INDEX_INTO_NOTHING = "out of bounds: 0 (should be in [0, -1])"
 def check_memory(array: pa.Array) -> None:
     """Check that the lengths, offsets and indices in an array refer only to its own memory.
 
-    Text may be any bytes, as in Spark, except next to Arrow's extension types, which have no view as bytes. An index into
-    an empty dictionary may be 0, which Arrow itself writes inside a struct that is null.
-
-    Raises:
-        pa.ArrowInvalid: They refer to other memory.
+    Text may be any bytes, as in Spark, except next to Arrow's extension types, which have no view as bytes. An index
+    into an empty dictionary may be 0, which Arrow itself writes inside a struct that is null. Raises `pa.ArrowInvalid`
+    if they refer to other memory.
     """
     try:
         array.validate(full=True)
@@ -124,58 +122,48 @@ class IncompatibleValueError(Exception):
 def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Cast an array to the wanted type; returns the same array if that is its type.
 
-    Raises:
-        IncompatibleValueError: The array's type has another meaning, a value would change, or a value inside is
-            null and must not be.
+    Raises `IncompatibleValueError` if the array's type has another meaning, a value would change, or a value inside is
+    null and must not be.
     """
-    return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
-
-
-def _without_missing(array: pa.Array) -> pa.Array:
+    if not array.type.equals(wanted):
+        array = _cast(array, wanted)
     name = missing_field(array)
     if name:
-        message = f"field {name!r} must not be None"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"field {name!r} must not be None")
     return array
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not _is_same_kind(array.type, wanted):
-        message = f"type {array.type} can't be cast to {wanted}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"type {array.type} can't be cast to {wanted}")
     try:
         result = conform(array, wanted)
     except pa.ArrowException as error:
         raise_shortage(error)
         result = None
     if result is None or not keeps_numbers(array, result):
-        message = f"not every value of type {array.type} is a {wanted}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"not every value of type {array.type} is a {wanted}")
     return result
 
 
 def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """Cast rows to the wanted schema; returns the same batch if that is its schema.
 
-    Raises:
-        IncompatibleValueError: The rows have other columns, or a column can't be cast.
+    Raises `IncompatibleValueError` if the rows have other columns, or a column can't be cast.
     """
     is_same = batch.schema.equals(wanted)
     if is_same and all(field.nullable and not has_required(field.type) for field in wanted):
         return batch
     if batch.schema.names != wanted.names:
-        message = f"columns are {batch.schema.names}, expected {wanted.names}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"columns are {batch.schema.names}, expected {wanted.names}")
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
             columns.append(cast(column, field.type))
         except IncompatibleValueError as error:
-            message = f"column {field.name!r}: {error}"
-            raise IncompatibleValueError(message) from None
+            raise IncompatibleValueError(f"column {field.name!r}: {error}") from None
         if not field.nullable and column.null_count:
-            message = f"column {field.name!r} must not be None"
-            raise IncompatibleValueError(message)
+            raise IncompatibleValueError(f"column {field.name!r} must not be None")
     return batch if is_same else pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
@@ -185,7 +173,8 @@ def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_null(actual):
         return True
     if _has_same_nesting(actual, wanted):
-        return all(map(_is_same_kind, _types_of(actual), _types_of(wanted)))
+        pairs = zip(fields_of(actual), fields_of(wanted), strict=True)
+        return all(_is_same_kind(inner.type, other.type) for inner, other in pairs)
     if types.is_timestamp(actual) and types.is_timestamp(wanted):
         return (actual.tz is None) == (wanted.tz is None)
     widens = types.is_integer(actual) and types.is_floating(wanted)
@@ -218,10 +207,6 @@ def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
 def _value_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type of a dictionary's values; any other type itself."""
     return data_type.value_type if types.is_dictionary(data_type) else data_type
-
-
-def _types_of(data_type: pa.DataType) -> list[pa.DataType]:
-    return [field.type for field in fields_of(data_type)]
 
 
 _KINDS = (

@@ -134,8 +134,7 @@ def check_blocks(file: pa.Buffer, max_bytes: int) -> None:
 def refuse_compressed(stream: bytes) -> None:
     """Refuse an Arrow IPC stream in which a message is compressed.
 
-    Raises:
-        ValueError: A message is compressed, or the bytes are not an IPC stream.
+    Raises `ValueError` if a message is compressed, or the bytes are not an IPC stream.
     """
     at = 0
     try:

@@ -100,14 +100,16 @@ def is_valid_text(text: str) -> bool:
     return True
 
 
-def _each(
-    fits: Callable[[Any, pa.DataType], bool],
-) -> Callable[[list[Any], pa.DataType], bool]:
+def _each(fits: Callable[[Any, pa.DataType], bool]) -> Callable[[list[Any], pa.DataType], bool]:
     return lambda values, wanted: all(fits(value, wanted) for value in values)
 
 
-def _fits_integer(value: Any, _wanted: pa.DataType) -> bool:
-    return not isinstance(value, str | bytes) and int(value) == value
+_all_bytes = _each(lambda value, _: isinstance(value, BYTES))
+_all_dates = _each(
+    lambda value, _: isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+)
+_all_integers = _each(lambda value, _: not isinstance(value, str | bytes) and int(value) == value)
+_all_texts = _each(lambda value, _: isinstance(value, str))
 
 
 def _fit_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
@@ -140,10 +142,6 @@ def _fits_timestamp(value: Any, wanted: pa.DataType) -> bool:
     )
 
 
-def _fits_date(value: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
-
-
 def _fits_time(value: Any, wanted: pa.DataType) -> bool:
     units_in_s = 1_000_000_000 if wanted.unit == "ns" else 1_000_000 // _MICROSECONDS[wanted.unit]
     return (_is_count(value) and 0 <= value < _DAY_S * units_in_s) or (
@@ -159,14 +157,6 @@ def _fits_duration(value: Any, wanted: pa.DataType) -> bool:
         and value.microseconds % _MICROSECONDS[wanted.unit] == 0
         and (wanted.unit == "ns" or not getattr(value, "nanoseconds", 0))  # of pandas
     )
-
-
-def _fits_text(value: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(value, str)
-
-
-def _fits_bytes(value: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(value, BYTES)
 
 
 def _quick_integer(type_: pa.DataType) -> QuickType:
@@ -244,24 +234,21 @@ def _has_one_offset(zone: dt.tzinfo, day: int) -> bool:
     return start.utcoffset() == end.utcoffset()
 
 
-def _quick_date(type_: pa.DataType) -> QuickType | None:
-    return QuickType(dt.date) if types.is_date32(type_) else None
-
-
 def _has_nanoseconds(type_: pa.DataType) -> bool:
     return bool(type_.unit == "ns")
 
 
 LEAF_RULES = (
     LeafRule(types.is_boolean, quick=lambda _: QuickType(bool)),
-    LeafRule(types.is_integer, _each(_fits_integer), _quick_integer),
+    LeafRule(types.is_integer, _all_integers, _quick_integer),
     LeafRule(types.is_float64, quick=_quick_float),
     LeafRule(types.is_floating, _fit_narrow_floats, _quick_float),
     LeafRule(types.is_decimal, quick=_quick_decimal),
-    LeafRule(is_text, _each(_fits_text), lambda _: QuickType(str)),
-    LeafRule(is_bytes, _each(_fits_bytes), lambda _: QuickType(bytes)),
-    LeafRule(types.is_fixed_size_binary, _each(_fits_bytes)),
-    LeafRule(types.is_date, _each(_fits_date), _quick_date),
+    LeafRule(is_text, _all_texts, lambda _: QuickType(str)),
+    LeafRule(is_bytes, _all_bytes, lambda _: QuickType(bytes)),
+    LeafRule(types.is_fixed_size_binary, _all_bytes),
+    LeafRule(types.is_date32, _all_dates, lambda _: QuickType(dt.date)),
+    LeafRule(types.is_date, _all_dates),
     LeafRule(types.is_time, _each(_fits_time), may_differ=lambda _: True),
     LeafRule(types.is_timestamp, _each(_fits_timestamp), _quick_time, _has_nanoseconds),
     LeafRule(types.is_duration, _each(_fits_duration), may_differ=_has_nanoseconds),

@@ -86,10 +86,7 @@ def types_in(type: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def mapped_type(
-    type: pa.DataType,
-    change: Callable[[pa.DataType], pa.DataType],
-    *,
-    may_be_null: bool = False,
+    type: pa.DataType, change: Callable[[pa.DataType], pa.DataType], *, may_be_null: bool = False
 ) -> pa.DataType:
     """Replace each innermost type inside a type.
 
@@ -175,10 +172,8 @@ def conform(array: pa.Array, type: pa.DataType) -> pa.Array:
     """Cast an array to a type of the same shape: only the innermost values are cast, without loss.
 
     Names and nullability of fields become those of the type, also if there are nulls. Use it in place of Arrow's casts,
-    which check fields below a null struct, and fail for slices of lists whose items have no type.
-
-    Raises:
-        pa.ArrowException: A value can't be cast.
+    which check fields below a null struct, and fail for slices of lists whose items have no type. Raises
+    `pa.ArrowException` if a value can't be cast.
     """
     if array.type.equals(type):
         return array

@@ -8,19 +8,22 @@ import datetime as dt
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
 from holdfast.backends.arrow.casts import IncompatibleValueError, cast
 from holdfast.backends.arrow.leaf_rules import BYTES, Convert, NotQuickError, QuickType, leaf_rule
-from holdfast.backends.arrow.nesting import is_list, is_list_view, plain_type
+from holdfast.backends.arrow.nesting import is_list, is_list_view, is_text, plain_type
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
+
+_FIRST_DAY, _LAST_DAY = -719162, 2932896  # of the years 1 and 9999, the range of Python's dates
 
 Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
 """Many elements at once. Record batches and tables are elements of struct type, one a row."""
@@ -29,8 +32,7 @@ Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | I
 def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
     """Check each value and everything inside it. None is allowed: it may be inside an element.
 
-    Raises:
-        IncompatibleValueError: A value would change in the conversion to the wanted type.
+    Raises `IncompatibleValueError` if a value would change in the conversion to the wanted type.
     """
     present = [value for value in values if value is not None]
     if isinstance(wanted, pa.BaseExtensionType):
@@ -42,13 +44,16 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
     elif pa.types.is_struct(wanted):
         _check_structs(present, list(wanted))
     elif pa.types.is_map(wanted):
-        pairs = [pair for mapping in present for pair in _pairs(mapping)]
+        pairs = [
+            pair
+            for entries in present
+            for pair in (entries.items() if isinstance(entries, Mapping) else entries)
+        ]
         check_values([key for key, _ in pairs], wanted.key_type)
         _check_field([item for _, item in pairs], wanted.item_field)
     elif is_list(wanted) or is_list_view(wanted):
         if any(isinstance(value, str | BYTES) for value in present):
-            message = f"text and bytes are not a {wanted}"
-            raise IncompatibleValueError(message)
+            raise IncompatibleValueError(f"text and bytes are not a {wanted}")
         if pa.types.is_fixed_size_list(wanted) and any(
             len(items) != wanted.list_size for items in present
         ):  # Arrow checks only some of them, and crashes the process when it reads the others
@@ -56,8 +61,7 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
             raise IncompatibleValueError(message)
         _check_field([item for items in present for item in items], wanted.value_field)
     elif (fits := leaf_rule(wanted).fits) is not None and not fits(present, wanted):
-        message = f"not every value is a {wanted}"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"not every value is a {wanted}")
 
 
 def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
@@ -73,8 +77,7 @@ def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
 
 def _check_field(values: list[Any], field: pa.Field) -> None:
     if not field.nullable and any(value is None for value in values):
-        message = f"field {field.name!r} must not be None"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"field {field.name!r} must not be None")
     check_values(values, field.type)
 
 
@@ -82,10 +85,6 @@ def _field_of(value: Any, name: str, index: int) -> Any:
     if isinstance(value, Mapping):
         return value.get(name)
     return value[index] if isinstance(value, Sequence) and index < len(value) else None
-
-
-def _pairs(mapping: Any) -> Iterable[tuple[Any, Any]]:
-    return mapping.items() if isinstance(mapping, Mapping) else mapping
 
 
 def scalar_of(value: Any, element_type: pa.DataType) -> pa.Scalar:
@@ -97,19 +96,12 @@ def scalar_of(value: Any, element_type: pa.DataType) -> pa.Scalar:
 def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     """Convert elements to arrays, without a copy if they are Arrow data of that type.
 
-    Raises:
-        IncompatibleValueError: An element is missing (None), or can't be converted without loss.
+    Raises `IncompatibleValueError` if an element is missing (None), or can't be converted without loss.
     """
     chunks = _arrays(values, element_type)
     if any(_has_null(chunk) for chunk in chunks):
-        message = "None is not a valid element"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError("None is not a valid element")
     return [chunk for chunk in chunks if len(chunk)]
-
-
-def nullable_array(values: Sequence[Any], element_type: pa.DataType) -> pa.Array:
-    """Convert Python values to a column; None becomes null. Raises `IncompatibleValueError` if a value would change."""
-    return _convert(values, element_type)
 
 
 def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
@@ -118,9 +110,9 @@ def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
         return [cast(array, element_type) for array in given]
     objects = list(values)
     if objects and all(isinstance(value, pa.Scalar) for value in objects):
-        return [cast(_convert(objects), element_type)]
+        return [cast(nullable_array(objects), element_type)]
     objects = [value.as_py() if isinstance(value, pa.Scalar) else value for value in objects]
-    return [_convert(objects, element_type)]
+    return [nullable_array(objects, element_type)]
 
 
 def _arrow_data(values: Elements) -> list[pa.Array] | None:
@@ -133,29 +125,27 @@ def _arrow_data(values: Elements) -> list[pa.Array] | None:
     if isinstance(values, pa.Array):
         return [values]
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
-        message = f"{type(values).__name__} is not a list of elements"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"{type(values).__name__} is not a list of elements")
     if hasattr(values, "__array__"):  # the user may change a column of NumPy or pandas later
-        return [pa.concat_arrays([_convert(_column(values))])]
+        return [pa.concat_arrays([nullable_array(_column(values))])]
     return None
 
 
 def _column(values: Any) -> Any:
     """Return a column of NumPy or pandas in the byte order that Arrow reads."""
     if len(getattr(values, "shape", ())) > 1:
-        message = (
+        raise IncompatibleValueError(
             f"{type(values).__name__} has rows and columns; make it a pyarrow.Table, for example by "
             "pyarrow.Table.from_pandas"
         )
-        raise IncompatibleValueError(message)
     is_native = getattr(getattr(values, "dtype", None), "isnative", True)
     return values if is_native else values.astype(values.dtype.newbyteorder("="))
 
 
-def _convert(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
-    """Convert values to an array of the given type, or of the type that Arrow infers.
+def nullable_array(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
+    """Convert objects to an array of the given type, or of the type that Arrow infers; None becomes null.
 
-    Arrow's messages quote values, which are user data; ours don't.
+    Raises `IncompatibleValueError` if a value would change. Arrow's messages quote values, which are user data; ours don't.
     """
     try:
         if element_type is not None:
@@ -256,8 +246,7 @@ def no_object_error(place: str, type: pa.DataType, reason: str) -> InvalidReques
 def named_conversion(place: str, type: pa.DataType) -> Iterator[None]:
     """Convert values between Arrow and Python inside; a failure becomes one error that names the values' place.
 
-    Raises:
-        InvalidRequestError: A value has no object.
+    Raises `InvalidRequestError` if a value has no object.
     """
     try:
         yield
@@ -305,3 +294,39 @@ def _quick_list(type_: pa.DataType) -> QuickType | None:
         return [None if item is None else convert_item(item) for item in value]
 
     return QuickType(list, convert)
+
+
+def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the same as `to_pylist`, several times as fast for simple types."""
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks != 1:
+            return [value for chunk in column.chunks for value in objects_of(chunk)]
+        column = column.chunk(0)
+    kind = column.type
+    if is_text(kind):
+        with suppress(pa.ArrowException):  # text is not UTF-8: `to_pylist` raises a better error
+            return list(column.to_numpy(zero_copy_only=False))
+    if not (
+        types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_boolean(kind)
+        or types.is_date32(kind)
+    ):
+        return list(column.to_pylist())
+    if not len(column):
+        return []
+    missing = None
+    if column.null_count:
+        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
+        plain = pa.int32() if types.is_date32(kind) else kind
+        column = column.view(plain).fill_null(False if types.is_boolean(kind) else 0).view(kind)
+    numbers = column.to_numpy(zero_copy_only=False)
+    if types.is_date32(kind):
+        days = numbers.view(np.int64)
+        if not _FIRST_DAY <= days.min() <= days.max() <= _LAST_DAY:
+            return list(column.to_pylist())
+    objects: list[Any] = numbers.tolist()
+    for index in missing or ():
+        objects[index] = None
+    return objects

@@ -57,10 +57,9 @@ def _datasketches() -> ModuleType:
     try:
         import datasketches  # noqa: PLC0415  # optional
     except ImportError as error:
-        message = (
+        raise InvalidRequestError(
             "sketches of distinct values need a package, here and on every executor: "
             "pip install 'holdfast[sketches]'"
-        )
-        raise InvalidRequestError(message) from error
+        ) from error
     package: ModuleType = datasketches
     return package

@@ -17,7 +17,7 @@ from holdfast.backends.inspection.keyed_parts import (
     shown_types,
 )
 from holdfast.backends.inspection.state_parts import StatePart
-from holdfast.backends.serializers import Outcome, Serializer, stored_serializer
+from holdfast.backends.serializers import IncompatibleTypeError, Serializer, stored_serializer
 from holdfast.backends.snapshot import has_same_form
 from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
@@ -145,16 +145,15 @@ def _check_operator_state(
     if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
         return check(RestoreOutcome.INCOMPATIBLE, reason=reason)
-    compatibilities = [
-        serializer.compatibility(stored_serializer(field, name), field.type)
-        for schema in schemas
-        for serializer, field in zip(serializers, schema, strict=True)
-    ]
-    for compatibility in compatibilities:
-        if compatibility.outcome is Outcome.INCOMPATIBLE:
-            return check(RestoreOutcome.INCOMPATIBLE, reason=compatibility.reason)
-    as_is = all(compatibility.outcome is Outcome.AS_IS for compatibility in compatibilities)
-    return check(RestoreOutcome.RESTORED if as_is else RestoreOutcome.MIGRATED)
+    try:
+        migrations = [
+            serializer.migration(stored_serializer(field, name), field.type)
+            for schema in schemas
+            for serializer, field in zip(serializers, schema, strict=True)
+        ]
+    except IncompatibleTypeError as error:
+        return check(RestoreOutcome.INCOMPATIBLE, reason=str(error))
+    return check(RestoreOutcome.MIGRATED if any(migrations) else RestoreOutcome.RESTORED)
 
 
 def _check_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:

@@ -1,16 +1,17 @@
 """Keys: their hashes, key groups and subtasks.
 
 `spark_hash` maps keys to key groups, and `key_groups` maps those to subtasks. Inside of a key group rows are sorted by
-`spark_xxhash64`. `column_hashes` is the common part of both hashes. `flink_hash` is only for exchange of state with Flink.
+`spark_xxhash64`. `column_hashes` is the common part of both hashes.
 """
 
 from holdfast.backends.keys.column_hashes import check_key_type
-from holdfast.backends.keys.flink_hash import flink_key_groups, java_hash
 from holdfast.backends.keys.key_groups import (
     MAX_PARALLELISM,
     KeyGroupRange,
     check_parallelism,
     default_max_parallelism,
+    flink_key_groups,
+    java_hash,
     key_group_range,
     operator_index_for_key_group,
 )

@@ -47,12 +47,11 @@ class HashFunction:
 def hash_columns(columns: Sequence[pa.Array], function: HashFunction, seed: np.generic) -> Hashes:
     """Hash the key in each row; the hashes have the type of `seed`.
 
-    Raises:
-        InvalidRequestError: There are no columns, they differ in length, or Spark doesn't hash a column's type by value.
+    Raises `InvalidRequestError` if there are no columns, they differ in length, or Spark doesn't hash a column's type
+    by value.
     """
     if len({len(column) for column in columns}) != 1:
-        message = "a key must have one or more columns of equal length"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("a key must have one or more columns of equal length")
     for column in columns:
         check_key_type(column.type)
     hashes = np.full(len(columns[0]), seed)

@@ -71,11 +71,10 @@ def key_group_of(key: Mapping[str, object], schema: pa.Schema, max_parallelism: 
     """
     groups = key_group_range(max_parallelism, 1, 0)
     if key.keys() != set(schema.names) or len(schema.names) != len(key):
-        message = (
+        raise InvalidRequestError(
             f"the key has columns {_join(list(key))}, but the schema has {_join(schema.names)}; both must have "
             "exactly the columns that the operator is keyed by"
         )
-        raise InvalidRequestError(message)
     columns = [_make_column(key[field.name], field) for field in schema]
     return int(key_hash(columns)[0].as_py()) % len(groups)
 
@@ -110,11 +109,10 @@ def _make_column(value: object, field: pa.Field) -> pa.Array:
     if isinstance(value, datetime) and pa.types.is_timestamp(field.type):
         has, wants = value.tzinfo is not None, field.type.tz is not None
         if has != wants:  # Arrow would guess
-            message = (
+            raise InvalidRequestError(
                 f"key column {field.name!r} of type {field.type} needs a datetime "
                 f"{'with' if wants else 'without'} a time zone"
             )
-            raise InvalidRequestError(message)
     try:
         column = pa.array([value], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

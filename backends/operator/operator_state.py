@@ -12,7 +12,7 @@ from holdfast.backends.arrow import compact_chunks
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
-from holdfast.backends.serializers import Outcome, Serializer, migrated_column, stored_serializer
+from holdfast.backends.serializers import Serializer, migrated_column, stored_serializer
 from holdfast.backends.snapshot import (
     LIST_COLUMNS,
     MAP_COLUMNS,
@@ -389,7 +389,7 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
     """Refuse keys that were different when they were stored, and are equal after the migration."""
     field = stored.schema.field(0)
     before = stored_serializer(field, name)
-    if serializer.compatibility(before, field.type).outcome is Outcome.AS_IS:
+    if serializer.migration(before, field.type) is None:
         return
     migrated = iter(serializer.decode(pa.chunked_array(keys, serializer.storage_type)))
     try:

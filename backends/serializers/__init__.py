@@ -20,7 +20,6 @@ from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
 from holdfast.backends.serializers.bytes_serializers import Pickled, json_text, pack_elements
 from holdfast.backends.serializers.serializer import (
     Kind,
-    Outcome,
     Serializer,
     StoredSerializer,
     migrated_column,
@@ -34,7 +33,6 @@ __all__ = [
     "ElementType",
     "IncompatibleTypeError",
     "Kind",
-    "Outcome",
     "Pickled",
     "Rules",
     "Serializer",

@@ -77,16 +77,8 @@ def change_of(
 ) -> Change:
     """Return the function that converts arrays of the stored type to arrays of the wanted type.
 
-    Args:
-        stored: Type of the arrays.
-        wanted: Type of the converted arrays.
-        rules: Further migrations that are allowed.
-        at: Path of both types in the outermost type, for errors.
-
-    Raises:
-        IncompatibleTypeError: Some values of the stored type are not values of the wanted type.
-
-    The returned function raises `IncompatibleValueError` if a stored value can't be converted.
+    Raises `IncompatibleTypeError` if some values of the stored type are not values of the wanted type. The function raises
+    `IncompatibleValueError` if a stored value can't be converted. `at` is the path in the outermost type, for errors.
     """
     if stored.equals(wanted):
         return lambda array: array
@@ -109,8 +101,7 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
     for struct in (stored, wanted):
         names = [field.name for field in struct]
         if len(set(names)) < len(names):
-            message = f"{at or 'it'} has two fields with the same name"
-            raise IncompatibleTypeError(message)
+            raise IncompatibleTypeError(f"{at or 'it'} has two fields with the same name")
     sources = {
         each.name: _stored_name(stored, each.name, path, rules)
         for each, path in zip(wanted, paths_in(wanted, at), strict=True)
@@ -123,14 +114,12 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
         index = stored.get_field_index(sources[each.name])
         if index < 0:
             if rules.from_rows and path not in rules.defaults:
-                message = f"rows have no field {path!r}"
-                raise IncompatibleTypeError(message)
+                raise IncompatibleTypeError(f"rows have no field {path!r}")
             changes.append(_addition(each, rules, path))
             continue
         before = stored.field(index)
         if not rules.allows_nulls(before, each):
-            message = f"{path} was nullable, and now must not be null"
-            raise IncompatibleTypeError(message)
+            raise IncompatibleTypeError(f"{path} was nullable, and now must not be null")
         changes.append(_field_change(index, change_of(before.type, each.type, rules, path)))
 
     return lambda array: with_children(array, [change(array) for change in changes], wanted)
@@ -148,13 +137,7 @@ def _stored_name(stored: pa.StructType, name: str, path: str, rules: Rules) -> s
 
 
 def gone_message(gone: list[str], new: list[str], dropped: Collection[str] | None) -> str:
-    """Return the reason why stored fields can't be left out, and the way out.
-
-    Args:
-        gone: The paths of stored fields that the wanted type lacks.
-        new: The paths of fields that are not stored.
-        dropped: The paths that `Rules.dropped` has.
-    """
+    """Return the reason why stored fields that are gone can't be left out, and the way out."""
     change = f"fields {gone} are gone and {new} are new" if new else f"fields {gone} are gone"
     if dropped is None:
         return f"{change}; keys of a map keep all of their fields under their names"
@@ -176,8 +159,7 @@ def _check_dropped(gone: list[str], new: list[str], rules: Rules, at: str) -> No
     if not lost or (ANY_FIELD in dropped and not new):
         return
     if rules.from_rows:
-        message = f"rows have fields {lost}, which the type does not have"
-        raise IncompatibleTypeError(message)
+        raise IncompatibleTypeError(f"rows have fields {lost}, which the type does not have")
     raise IncompatibleTypeError(
         gone_message(lost, [path_below(at, name) for name in new], rules.dropped)
     )
@@ -192,8 +174,7 @@ def _addition(added: pa.Field, rules: Rules, path: str) -> Callable[[pa.StructAr
     if default is not None:
         return lambda array: default(len(array))
     if not added.nullable:
-        message = f"{path} is new; let it be nullable, or give it a default"
-        raise IncompatibleTypeError(message)
+        raise IncompatibleTypeError(f"{path} is new; let it be nullable, or give it a default")
     return lambda array: pa.nulls(len(array), added.type)
 
 
@@ -210,8 +191,7 @@ def _inner_change(stored: pa.DataType, wanted: pa.DataType, rules: Rules, at: st
         fields_of(stored), fields_of(wanted), paths_in(wanted, at), strict=True
     ):
         if not rules.allows_nulls(before, now):
-            message = f"{path} was nullable, and now must not be null"
-            raise IncompatibleTypeError(message)
+            raise IncompatibleTypeError(f"{path} was nullable, and now must not be null")
         changes.append(change_of(before.type, now.type, rules, path))
     return lambda array: with_children(
         array,

@@ -16,24 +16,14 @@ from holdfast.backends.arrow import (
     is_valid_text,
     leaf_rule,
     no_object_error,
+    objects_of,
     plain_type,
     quick_type,
     scalar_of,
     types_in,
 )
-from holdfast.backends.serializers.arrow_migration import (
-    Change,
-    IncompatibleTypeError,
-    Rules,
-    change_of,
-)
-from holdfast.backends.serializers.serializer import (
-    AS_IS,
-    Compatibility,
-    Outcome,
-    Serializer,
-    StoredSerializer,
-)
+from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError, Rules, change_of
+from holdfast.backends.serializers.serializer import Migrate, Serializer, StoredSerializer
 from holdfast.errors import InvalidRequestError
 
 _2_63 = 1 << 63
@@ -128,15 +118,7 @@ class ArrowSerializer(Serializer):
         return list(column) if self._native is None else self.decode(column)
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
-        if self._native in (int, float) and not column.null_count:
-            # numpy makes all objects at once.
-            chunks = [chunk.to_numpy().tolist() for chunk in column.chunks]
-            return (
-                chunks[0]
-                if len(chunks) == 1
-                else [element for chunk in chunks for element in chunk]
-            )
-        objects: list[Any] = self._objects(column.to_pylist)
+        objects: list[Any] = self._objects(lambda: objects_of(column))
         if self._may_differ:
             self._check_kept(objects, column)
         return objects
@@ -161,16 +143,13 @@ class ArrowSerializer(Serializer):
     def _no_object(self, reason: str) -> InvalidRequestError:
         return no_object_error("an element", self._type, reason)
 
-    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
+    def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> Migrate | None:
         if stored.kind != "arrow":
-            return Compatibility.incompatible(f"it was stored by {stored.kind}")
+            raise IncompatibleTypeError(f"it was stored by {stored.kind}")
         if storage_type.equals(self._type):
-            return AS_IS
-        try:
-            change = change_of(storage_type, self._type, self.rules)
-        except IncompatibleTypeError as error:
-            return Compatibility.incompatible(str(error))
-        return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
+            return None
+        change = change_of(storage_type, self._type, self.rules)
+        return lambda chunk: [change(chunk)]
 
 
 def _copy(element: Any) -> Any:
@@ -197,12 +176,3 @@ def _arrow_takes(value: Any) -> bool:
     if type(value) is int:
         return -_2_63 <= value < _2_63
     return type(value) is not str or is_valid_text(value)
-
-
-class _Migration:
-    def __init__(self, change: Change, wanted: pa.DataType) -> None:
-        self._change = change
-        self._wanted = wanted
-
-    def __call__(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pa.chunked_array(map(self._change, column.chunks), self._wanted)

@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,7 @@ import pyarrow as pa
 from holdfast.backends.arrow import Elements, IncompatibleValueError
 from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError, Rules
 from holdfast.backends.serializers.objects import Objects
-from holdfast.backends.serializers.serializer import (
-    AS_IS,
-    Compatibility,
-    Outcome,
-    Serializer,
-    StoredSerializer,
-)
+from holdfast.backends.serializers.serializer import Migrate, Serializer, StoredSerializer
 from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError
 
@@ -40,11 +34,9 @@ class BytesSerializer(Serializer):
 def objects_in(values: Elements) -> list[Any]:
     """Return elements as a list of objects. Raises `IncompatibleValueError`."""
     if isinstance(values, (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)):
-        message = "only states of an Arrow type take Arrow data"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError("only states of an Arrow type take Arrow data")
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
-        message = f"{type(values).__name__} is not a list of elements"
-        raise IncompatibleValueError(message)
+        raise IncompatibleValueError(f"{type(values).__name__} is not a list of elements")
     return list(values)
 
 
@@ -104,16 +96,11 @@ class PickleSerializer(BytesSerializer):
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         return [self.decode_one(pickle) for pickle in column.to_pylist()]
 
-    def compatibility(
-        self,
-        stored: StoredSerializer,
-        storage_type: pa.DataType,  # noqa: ARG002  # it is bytes
-    ) -> Compatibility:
+    def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> None:  # noqa: ARG002  # it is bytes
         if stored.kind != "pickle":
-            return Compatibility.incompatible(f"it was stored by {stored.kind}, not pickled")
+            raise IncompatibleTypeError(f"it was stored by {stored.kind}, not pickled")
         if self._type is not object and stored.name != self.stored.name:
-            return Compatibility.incompatible("it is a pickle of another class")
-        return AS_IS
+            raise IncompatibleTypeError("it is a pickle of another class")
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -123,27 +110,22 @@ class MessagePackSerializer(BytesSerializer):
     """Stores each element as MessagePack."""
 
     def __init__(self, objects: Objects, dropped: Collection[str] | None = ()) -> None:
-        self._objects_of_type = objects
+        self._objects = objects
         self.rules = Rules(dropped=dropped)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # msgspec's decoders don't pickle.
-        return _message_pack_of, (self._objects_of_type.type, self.rules.dropped)
-
-    @property
-    def type(self) -> Any:
-        """The elements' type, as msgspec takes it."""
-        return self._objects_of_type.type
+        return _message_pack_of, (self._objects.type, self.rules.dropped)
 
     @property
     def stored(self) -> StoredSerializer:
-        objects = self._objects_of_type
+        objects = self._objects
         return StoredSerializer(
             "messagepack", objects.name, objects.form, objects.fields, objects.leaves_out_defaults
         )
 
     def encode_one(self, value: Any) -> bytes:
-        return self._objects_of_type.encode(value)
+        return self._objects.encode(value)
 
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
         if rows.null_count:
@@ -152,75 +134,59 @@ class MessagePackSerializer(BytesSerializer):
             raise IncompatibleValueError(
                 "elements that are stored as MessagePack must be JSON text"
             )
-        return self.encode([self._objects_of_type.of_json(text) for text in rows.to_pylist()])
+        return self.encode([self._objects.of_json(text) for text in rows.to_pylist()])
 
     def decode_one(self, encoded: Any) -> Any:
-        return self._objects_of_type.read(encoded)
+        return self._objects.read(encoded)
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
-        read = self._objects_of_type.read_list
-        parts = (self._objects_of_type.read_with(pack_elements, chunk) for chunk in column.chunks)
+        read = self._objects.read_list
+        parts = (self._objects.read_with(pack_elements, chunk) for chunk in column.chunks)
         return [element for part in parts for element in read(part)]
 
-    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
-        if (stored.kind, stored.form) == ("messagepack", self._objects_of_type.form):
-            return AS_IS
-        objects_of_type, dropped = self._objects_of_type, self.rules.dropped
-        reason = unreadable(stored, storage_type)
-        if reason:
-            return Compatibility.incompatible(reason)
-
-        def migrate(column: pa.ChunkedArray) -> pa.ChunkedArray:
-            objects = migrated_objects(objects_of_type, stored, column, dropped)
-            return pa.chunked_array(self.column_of(list(map(_encode, objects))), self.storage_type)
-
-        return Compatibility(Outcome.AFTER_MIGRATION, migrate=migrate)
+    def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> Migrate | None:
+        if (stored.kind, stored.form) == ("messagepack", self._objects.form):
+            return None
+        convert = object_conversion(self._objects, stored, storage_type, self.rules.dropped)
+        return lambda chunk: self.column_of(list(map(_encode, convert(chunk))))
 
 
-def unreadable(stored: StoredSerializer, storage_type: pa.DataType) -> str:
-    """Return the reason why stored elements can't be read as MessagePack; empty if they can."""
+def object_conversion(
+    objects: Objects,
+    stored: StoredSerializer,
+    storage_type: pa.DataType,
+    dropped: Collection[str] | None,
+) -> Callable[[pa.Array], list[Any]]:
+    """Return the function that converts elements that another type has stored to objects of a type.
+
+    Raises `IncompatibleTypeError` if the elements can't be read as MessagePack. The function also raises it, if an element
+    is not of the type, or would lose something.
+    """
     if stored.kind == "pickle":
-        return "it was stored by pickle"
+        raise IncompatibleTypeError("it was stored by pickle")
     if stored.kind == "arrow" and not stored.form and not pa.types.is_nested(storage_type):
-        return f"it was stored by Arrow, as {storage_type}"
+        raise IncompatibleTypeError(f"it was stored by Arrow, as {storage_type}")
     if stored.leaves_out_defaults:
-        return (
+        raise IncompatibleTypeError(
             "it was stored without fields that had their default (omit_defaults), so only the class of that "
             "time can read it"
         )
-    return ""
 
-
-def migrated_objects(
-    objects: Objects,
-    stored: StoredSerializer,
-    column: pa.ChunkedArray,
-    dropped: Collection[str] | None,
-) -> list[Any]:
-    """Convert elements that another type has stored to objects of a type.
-
-    Raises:
-        IncompatibleTypeError: An element is not of the type, or would lose something.
-    """
-    converted: list[Any] = []
-    for chunk in column.chunks:
+    def convert(chunk: pa.Array) -> list[Any]:
         try:
             if stored.kind == "messagepack":
-                converted += objects.migrate(pack_elements(chunk), stored.fields, dropped)
+                encoded = pack_elements(chunk)
             else:
-                values = chunk.to_pylist(maps_as_pydicts="strict")
-                converted += objects.migrate(_encode(values), stored.fields, dropped)
+                encoded = _encode(chunk.to_pylist(maps_as_pydicts="strict"))
+            return objects.migrate(encoded, stored.fields, dropped)
         except (IncompatibleValueError, LookupError, ValueError) as error:
             raise IncompatibleTypeError(str(error)) from None
-    return converted
+
+    return convert
 
 
 def pack_elements(chunk: pa.Array) -> bytes:
-    """Make one array of MessagePack of all elements of a column: it contains their bytes one after the other.
-
-    Raises:
-        ValueError: The column has no bytes.
-    """
+    """Make one array of MessagePack of the bytes of all elements of a column. Raises `ValueError` if it has none."""
     if chunk.type != pa.large_binary():
         raise ValueError(f"column is {chunk.type}")
     _, offsets, data = chunk.buffers()

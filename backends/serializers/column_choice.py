@@ -26,25 +26,16 @@ from holdfast.backends.serializers.columns import (
     PlainColumn,
     type_of_values,
 )
-from holdfast.backends.serializers.struct_columns import (
-    ClassColumn,
-    TupleColumn,
-    TypedDictColumn,
-)
+from holdfast.backends.serializers.struct_columns import ClassColumn, TupleColumn, TypedDictColumn
 from holdfast.backends.serializers.type_forms import CLASSES
 
 _Outer = tuple[Any, ...]
 
 
 def object_column(described: Any, outer: _Outer = ()) -> ObjectColumn:
-    """Return the column of a type.
+    """Return the column of a type inside of some classes, as `msgspec.inspect.type_info` describes them.
 
-    Args:
-        described: The type, as `msgspec.inspect.type_info` describes it.
-        outer: Classes that contain the type.
-
-    Raises:
-        NoColumnError: The type has unions, refers to itself, or has parts without a type.
+    Raises `NoColumnError` if the type has unions, refers to itself, or has parts without a type.
     """
     make = _COLUMNS.get(type(described))
     if make is None:

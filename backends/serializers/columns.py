@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import QuickType, children_of, offsets_of, paths_in
+from holdfast.backends.arrow import QuickType, children_of, objects_of, offsets_of, paths_in
 from holdfast.backends.serializers.arrow_migration import Default
 
 
@@ -76,16 +76,10 @@ class ObjectColumn(ABC):
 
     @abstractmethod
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
-        """Make an array of objects.
+        """Make an array of objects, or of their rows.
 
-        Args:
-            objects: The objects, or their rows.
-            checked: Whether they are known to be of this type, with all their parts.
-
-        Raises:
-            InexactError: An object may be of another type.
-
-        Also raises Arrow's errors and `OverflowError`.
+        Raises `InexactError` if an object may be of another type, unless they were `checked` with all their parts; also
+        Arrow's errors and `OverflowError`.
         """
 
     @abstractmethod
@@ -168,9 +162,7 @@ class PlainColumn(ObjectColumn):
         return array
 
     def read(self, array: pa.Array) -> list[Any]:
-        if self._form and not array.null_count:
-            return list(array.to_numpy().tolist())  # numpy makes all objects at once
-        return list(array.to_pylist())
+        return objects_of(array)
 
     def check_kinds(self, objects: list[Any]) -> None:
         super().check_kinds(objects)

@@ -14,20 +14,13 @@ from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError,
 from holdfast.backends.serializers.bytes_serializers import (
     MessagePackSerializer,
     array_of,
-    migrated_objects,
+    object_conversion,
     objects_in,
-    unreadable,
 )
 from holdfast.backends.serializers.column_choice import object_column
 from holdfast.backends.serializers.columns import NoColumnError, ObjectColumn
 from holdfast.backends.serializers.objects import Objects
-from holdfast.backends.serializers.serializer import (
-    AS_IS,
-    Compatibility,
-    Outcome,
-    Serializer,
-    StoredSerializer,
-)
+from holdfast.backends.serializers.serializer import Migrate, Serializer, StoredSerializer
 from holdfast.common import message_pack_decoder
 from holdfast.errors import InvalidRequestError
 
@@ -45,12 +38,6 @@ class ObjectSerializer(Serializer):
     """Stores objects in columns.
 
     Until a column is needed, single elements are rows of their values, or MessagePack if the column has no rows.
-
-    Args:
-        objects: The type of the elements.
-        column: The column for this type.
-        renamed: As in `Rules`.
-        dropped: As in `Rules`.
     """
 
     def __init__(
@@ -164,35 +151,14 @@ class ObjectSerializer(Serializer):
         except IncompatibleTypeError as error:
             raise IncompatibleValueError(str(error)) from None
 
-    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
-        if stored.kind == "arrow":
-            is_same = storage_type.equals(self.storage_type)
-            if is_same and stored.form == self._objects.form:
-                return AS_IS
-            try:
-                change = change_of(storage_type, self.storage_type, self.rules)
-            except IncompatibleTypeError as error:
-                return Compatibility.incompatible(str(error))
-            return self._after(lambda chunk: self._check(change(chunk)))
-        dropped = self.rules.dropped
-        reason = unreadable(stored, storage_type)
-        if reason:
-            return Compatibility.incompatible(reason)
-        return self._after(
-            lambda chunk: self._together(
-                [migrated_objects(self._objects, stored, pa.chunked_array([chunk]), dropped)]
-            )
-        )
-
-    def _after(self, change: Callable[[pa.Array], list[pa.Array]]) -> Compatibility:
-        def migrate(column: pa.ChunkedArray) -> pa.ChunkedArray:
-            try:
-                parts = [part for chunk in column.chunks for part in change(chunk)]
-            except IncompatibleValueError as error:
-                raise IncompatibleTypeError(str(error)) from None
-            return pa.chunked_array(parts, self.storage_type)
-
-        return Compatibility(Outcome.AFTER_MIGRATION, migrate=migrate)
+    def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> Migrate | None:
+        if stored.kind != "arrow":
+            convert = object_conversion(self._objects, stored, storage_type, self.rules.dropped)
+            return lambda chunk: self._together([convert(chunk)])
+        if storage_type.equals(self.storage_type) and stored.form == self._objects.form:
+            return None
+        change = change_of(storage_type, self.storage_type, self.rules)
+        return lambda chunk: self._check(change(chunk))
 
     def _check(self, chunk: pa.Array) -> list[pa.Array]:
         """Return the chunk if all of its rows are valid objects of the class. Raises `IncompatibleValueError`."""
@@ -219,11 +185,10 @@ class ObjectSerializer(Serializer):
             if len(objects) == 1:
                 raise IncompatibleValueError("an element is too large for an Arrow array") from None
         except (OverflowError, pa.ArrowInvalid):
-            message = (
+            raise IncompatibleValueError(
                 "a number or time is too large for Arrow, which has 64 bits for integers and for "
                 "microseconds; let its type be Decimal or str"
-            )
-            raise IncompatibleValueError(message) from None
+            ) from None
         middle = len(objects) // 2
         return self._write(objects[:middle]) + self._write(objects[middle:])
 
@@ -233,19 +198,17 @@ def serializer_of_objects(
 ) -> Serializer:
     """Return the serializer of a type that msgspec knows: in columns if its parts have Arrow types, else as MessagePack.
 
-    Raises:
-        InvalidRequestError: msgspec doesn't know the type, or its fields can't be renamed.
+    Raises `InvalidRequestError` if msgspec doesn't know the type, or its fields can't be renamed.
     """
     objects = Objects(type)
     try:
         return ObjectSerializer(objects, object_column(objects.described), renamed, dropped)
     except NoColumnError:
         if renamed:
-            message = (
+            raise InvalidRequestError(
                 f"{objects.name} is stored as MessagePack, whose fields can't be renamed; keep the stored name, with "
                 "msgspec.field(name=...) in a msgspec Struct"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
         return MessagePackSerializer(objects, dropped)
 
 

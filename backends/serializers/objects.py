@@ -25,13 +25,9 @@ _plain = message_pack_decoder(Any).decode
 
 
 class Objects:
-    """Converts objects of a type by msgspec.
+    """Converts objects of a type that msgspec knows: a Struct, a dataclass, `dict[str, int]`, ….
 
-    Args:
-        type: A type that msgspec knows: a Struct, a dataclass, `dict[str, int]`, ….
-
-    Raises:
-        InvalidRequestError: msgspec doesn't know the type.
+    Raises `InvalidRequestError` for another type.
     """
 
     def __init__(self, type: Any) -> None:
@@ -53,11 +49,10 @@ class Objects:
             self.form = form_of(self.described)
             classes = classes_in(self.described)
         except (TypeError, ValueError, LookupError, NameError, RecursionError) as error:
-            message = (
+            raise InvalidRequestError(
                 f"{self.name} is not a valid type of elements ({error}); use an Arrow type, a msgspec "
                 "struct or a dataclass, or Pickled(...)"
-            )
-            raise InvalidRequestError(message) from error
+            ) from error
         self._is_untyped = has_untyped(self.described)
         self.fields = sorted({field.encode_name for each in classes for field in each.fields})
         self.leaves_out_defaults = any(map(leaves_out_defaults, classes))
@@ -105,15 +100,9 @@ class Objects:
     def migrate(
         self, encoded: bytes, fields: Collection[str], dropped: Collection[str] | None
     ) -> list[Any]:
-        """Read the objects of another type as objects of this one.
+        """Read an array of MessagePack of another type, with these fields, as objects of this one.
 
-        Args:
-            encoded: The objects, an array of MessagePack.
-            fields: Names of the other type's fields.
-            dropped: As in `Rules`.
-
-        Raises:
-            IncompatibleValueError: An object is not of this type, or would lose other values.
+        Raises `IncompatibleValueError` if an object is not of this type, or would lose values other than those `dropped`.
         """
         try:
             objects: list[Any] = self._decode_list(encoded)
@@ -131,11 +120,10 @@ class Objects:
     def of_json(self, text: str) -> Any:
         """Make an object of its JSON text. Raises `IncompatibleValueError`."""
         if self._is_untyped:
-            message = (
+            raise IncompatibleValueError(
                 f"parts of {self.name} have no type (Any), or are dicts with keys of several types, and the JSON "
                 "text that they are read as has no types"
             )
-            raise IncompatibleValueError(message)
         try:
             return msgspec.convert(json.loads(text), self.type, str_keys=True)
         except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
@@ -153,20 +141,17 @@ class Objects:
     def read_with(self, decode: Callable[[Any], Any], stored: Any) -> Any:
         """Apply a function to stored bytes.
 
-        Raises:
-            InvalidRequestError: The objects are nested too deeply for the stack.
-            CheckpointCorruptedError: The stored bytes are not of this type.
+        Raises `CheckpointCorruptedError` if they are not of this type; `InvalidRequestError` if they are nested too deeply.
         """
         try:
             return decode(stored)
         except RecursionError:
-            message = (
+            raise InvalidRequestError(
                 f"elements of {self.name} are nested too deeply to be read here; use "
                 "flatter ones, or read them with fewer calls on the stack, on Python 3.11 also with "
                 "a higher sys.setrecursionlimit, else with a Python that allows the depth that the "
                 "writer's allowed"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
             raise_shortage(error)
             message = f"elements can't be read as {self.name}{place_of(error)}"
@@ -219,11 +204,7 @@ def _is_like(decoded: Any, value: Any) -> bool:
 def _lost_part(before: Any, now: Any, left_out: Collection[str], fields: Collection[str]) -> str:
     """Return the part of one value that another value lacks; empty if it has all.
 
-    Args:
-        before: A value.
-        now: The other value.
-        left_out: Names of fields that it may lack.
-        fields: Names of fields that may be named; other keys are data.
+    It may lack the fields that are `left_out`. Only names in `fields` may be returned: other keys are data.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         for key, value in before.items():

@@ -2,8 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Literal
 
 import msgspec
@@ -35,15 +33,12 @@ class StoredSerializer(msgspec.Struct, frozen=True):
     leaves_out_defaults: bool = False
 
 
+_KEY = b"holdfast.serializer"
 _DECODER = message_pack_decoder(StoredSerializer)
 
 
 def stored_serializer(field: pa.Field, state: str) -> StoredSerializer:
-    """Read the serializer of a stored column.
-
-    Raises:
-        CheckpointCorruptedError: The column's description of its serializer can't be read.
-    """
+    """Read the serializer of a stored column. Raises `CheckpointCorruptedError` if its description can't be read."""
     content = (field.metadata or {}).get(_KEY)
     if content is None:
         return StoredSerializer("arrow", str(field.type))
@@ -54,51 +49,11 @@ def stored_serializer(field: pa.Field, state: str) -> StoredSerializer:
         raise CheckpointCorruptedError(message) from error
 
 
-def described_field(name: str, storage_type: pa.DataType, stored: StoredSerializer) -> pa.Field:
-    """Return a column with the description of its serializer, which its type lacks."""
-    return pa.field(name, storage_type, metadata={_KEY: msgspec.msgpack.encode(stored)})
+Migrate = Callable[[pa.Array], list[pa.Array]]
+"""Converts a stored chunk to the wanted type, in one or more parts.
 
-
-_KEY = b"holdfast.serializer"
-
-
-class Outcome(Enum):
-    """Return whether elements that were stored can be read as the wanted type.
-
-    Source:
-        Flink, TypeSerializerSchemaCompatibility.Type; a type that is only reconfigured there is `AS_IS` here.
-    """
-
-    AS_IS = "as it is"
-    AFTER_MIGRATION = "after migration"
-    INCOMPATIBLE = "incompatible"
-
-
-def _keep(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column
-
-
-@dataclass(frozen=True, slots=True)
-class Compatibility:
-    """An outcome with its reason, or with the migration.
-
-    Attributes:
-        outcome: Whether elements can be read.
-        reason: The reason for people if they can't; empty if they can.
-        migrate: Converts a stored column to the wanted type. Raises `CheckpointCorruptedError`, and Arrow's own errors.
-    """
-
-    outcome: Outcome
-    reason: str = ""
-    migrate: Callable[[pa.ChunkedArray], pa.ChunkedArray] = _keep
-
-    @classmethod
-    def incompatible(cls, reason: str) -> "Compatibility":
-        """Return the outcome for elements that can't be read."""
-        return cls(Outcome.INCOMPATIBLE, reason)
-
-
-AS_IS = Compatibility(Outcome.AS_IS)
+Raises `CheckpointCorruptedError`; `IncompatibleTypeError`, `IncompatibleValueError` and Arrow's own errors for values.
+"""
 
 
 class Serializer(ABC):
@@ -127,7 +82,8 @@ class Serializer(ABC):
 
     def field(self, name: str) -> pa.Field:
         """Return the field of a column of elements, with the description of this serializer."""
-        return described_field(name, self.storage_type, self.stored)
+        description = msgspec.msgpack.encode(self.stored)
+        return pa.field(name, self.storage_type, metadata={_KEY: description})
 
     def __eq__(self, other: object) -> bool:
         """Return whether both store elements in the same form."""
@@ -231,8 +187,14 @@ class Serializer(ABC):
         """
 
     @abstractmethod
-    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
-        """Decide whether elements can be read that another serializer has stored in a column of that type."""
+    def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> Migrate | None:
+        """Return the migration of elements that another serializer has stored in a column of a type.
+
+        Returns None if they can be read as they are. Raises `IncompatibleTypeError` if they can't be read at all.
+
+        Source:
+            Flink, TypeSerializerSchemaCompatibility; a type that is only reconfigured there is read as it is here.
+        """
 
 
 def migrated_column(
@@ -240,23 +202,20 @@ def migrated_column(
 ) -> pa.ChunkedArray:
     """Convert a stored column to the type of a serializer.
 
-    Raises:
-        StateMigrationError: The column can't be converted.
-        CheckpointCorruptedError: The description of its serializer can't be read.
+    Raises `StateMigrationError` if that is not possible, and the same as `stored_serializer`.
     """
     before = stored_serializer(field, name)
-    compatibility = serializer.compatibility(before, field.type)
-    reason = compatibility.reason
-    if compatibility.outcome is not Outcome.INCOMPATIBLE:
-        try:
-            return compatibility.migrate(stored)
-        except pa.ArrowException as error:
-            raise_shortage(error)
-            reason = "Arrow can't convert the values"
-        except IncompatibleTypeError as error:  # of the values
-            reason = str(error)
-    message = (
-        f"state {name!r} is stored with type {before.name} and declared with type {serializer.name}: "
-        f"{reason}"
+    try:
+        migrate = serializer.migration(before, field.type)
+        if migrate is None:
+            return stored
+        parts = [part for chunk in stored.chunks for part in migrate(chunk)]
+        return pa.chunked_array(parts, serializer.storage_type)
+    except pa.ArrowException as error:
+        raise_shortage(error)
+        reason = "Arrow can't convert the values"
+    except (IncompatibleTypeError, IncompatibleValueError) as error:
+        reason = str(error)
+    raise StateMigrationError(
+        f"state {name!r} is stored with type {before.name} and declared with type {serializer.name}: {reason}"
     )
-    raise StateMigrationError(message)

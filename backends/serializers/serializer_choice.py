@@ -44,15 +44,9 @@ def serializer_of(
 ) -> Serializer:
     """Return the serializer of a type.
 
-    Args:
-        type: The type of the elements.
-        defaults: Values for fields of an Arrow struct in elements that were stored without them.
-        renamed: The stored names of fields, by the path of each field, such as `lines[].price`.
-        dropped: Paths of stored fields whose values may be lost; None for keys of a map, which keep all.
-
-    Raises:
-        InvalidRequestError: Elements can't have the type, or a default doesn't fit its field, or the type contradicts
-            `renamed` or `dropped`.
+    `defaults` are those of fields of an Arrow struct, by name; `renamed` and `dropped` are as in `Rules`. Raises
+    `InvalidRequestError` if elements can't have the type, a default doesn't fit its field, or the type contradicts
+    `renamed` or `dropped`.
     """
     defaults, renamed = defaults or {}, renamed or {}
     if isinstance(type, Serializer):
@@ -92,11 +86,10 @@ def _check_names(type: pa.DataType, renamed: Mapping[str, str], dropped: Collect
         if path not in paths:
             raise InvalidRequestError(f"renamed has {path!r}, which is not a field of {type}")
         if sibling in paths:
-            message = (
+            raise InvalidRequestError(
                 f"renamed has {before!r} as the old name of {path!r}, but {sibling!r} is a field of {type}; give the "
                 "new field another name"
             )
-            raise InvalidRequestError(message)
     kept = sorted(paths.intersection(dropped))
     if kept:
         raise InvalidRequestError(f"dropped has {kept}, which are fields of {type}")
@@ -117,14 +110,12 @@ def _check_storable(type: pa.DataType) -> None:
                 f"{part} is not a valid type of elements; use the type inside it"
             )
         if pa.types.is_dictionary(part) and part.index_type.bit_width < _INDEX_BITS:
-            message = f"{part} can hold only a few values; use an index of 32 bits"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"{part} can hold only a few values; use an index of 32 bits")
 
 
 def _without_defaults(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:
     if defaults:
-        message = "only Arrow structs take defaults; set them in the class"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("only Arrow structs take defaults; set them in the class")
     return serializer
 
 

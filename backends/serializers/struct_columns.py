@@ -107,12 +107,7 @@ class TypedDictColumn(StructColumn):
 
 
 class ClassColumn(StructColumn):
-    """Structs of msgspec, dataclasses and named tuples.
-
-    Args:
-        described: The class, as `msgspec.inspect.type_info` describes it.
-        columns: Columns of its fields, by the stored names.
-    """
+    """Structs of msgspec, dataclasses and named tuples. Columns of fields are by their stored names."""
 
     def __init__(self, described: Any, columns: Mapping[str, ObjectColumn]) -> None:
         cls: Any = get_origin(described.cls) or described.cls
@@ -226,13 +221,7 @@ def _values_of(described: Any) -> Callable[[Any], tuple[Any, ...]]:
 def constructor_of(described: Any) -> Callable[..., Any]:
     """Return the constructor that msgspec would use for a class, which takes the fields' values in their order.
 
-    It never calls the user's own constructor.
-
-    Args:
-        described: The class, as `msgspec.inspect.type_info` describes it.
-
-    Raises:
-        NoColumnError: The class is an attrs class.
+    It never calls the user's own constructor. Raises `NoColumnError` for an attrs class.
     """
     cls: Any = get_origin(described.cls) or described.cls
     names = [field.name for field in described.fields]

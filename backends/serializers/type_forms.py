@@ -1,6 +1,6 @@
 """Forms of the types that msgspec knows: texts that are equal for types that read and write the same values.
 
-Forms are compared, never parsed. They lack the names of classes and modules, so that a class may move, and defaults,
+Types are described by `msgspec.inspect.type_info`. Forms are compared, never parsed. They lack the names of classes and modules, so that a class may move, and defaults,
 except of classes that are written without their defaults.
 """
 
@@ -13,27 +13,14 @@ from msgspec import inspect
 
 from holdfast.errors import InvalidRequestError
 
-CLASSES = (
-    inspect.StructType,
-    inspect.DataclassType,
-    inspect.NamedTupleType,
-    inspect.TypedDictType,
-)
+CLASSES = (inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType)
 """The descriptions that msgspec has for classes with fields."""
 
 _LEFT_OUT = {"cls", "fields", "extra_json_schema", "extra"}
 
 
 def form_of(described: Any, outer: tuple[type, ...] = ()) -> str:
-    """Return the form of a type.
-
-    Args:
-        described: The type, as `msgspec.inspect.type_info` describes it.
-        outer: Classes that contain the type.
-
-    Raises:
-        TypeError: msgspec does not know the type.
-    """
+    """Return the form of a type inside of some classes. Raises `TypeError` if msgspec does not know the type."""
     match described:
         case inspect.CustomType(cls=cls):
             raise TypeError(f"type {cls!r} is not supported")
@@ -50,11 +37,7 @@ def form_of(described: Any, outer: tuple[type, ...] = ()) -> str:
 
 
 def classes_in(described: Any) -> list[Any]:
-    """Return the classes in a type, as msgspec describes them.
-
-    Raises:
-        InvalidRequestError: A struct was pickled by value, without its fields.
-    """
+    """Return the classes in a type. Raises `InvalidRequestError` if a struct was pickled by value, without its fields."""
     return [part for part in _all_parts(described) if isinstance(part, CLASSES)]
 
 
@@ -125,11 +108,7 @@ def _default(field: inspect.Field) -> str:
 
 
 def _check_fields(described: Any) -> None:
-    """Refuse a struct that was pickled by value: it has lost its fields, and their values would be lost.
-
-    Raises:
-        InvalidRequestError: The struct was pickled by value.
-    """
+    """Refuse a struct that was pickled by value: it has lost its fields, and their values would be lost."""
     if not isinstance(described, inspect.StructType):
         return
     cls: Any = get_origin(described.cls) or described.cls
@@ -137,9 +116,8 @@ def _check_fields(described: Any) -> None:
     for base in cls.__mro__:
         for name, hint in get_annotations(base).items():
             if name not in fields and "ClassVar" not in str(hint):
-                message = (
+                raise InvalidRequestError(
                     f"struct {cls.__name__} lost its field {name!r} when it was sent to this process, because it "
                     "is defined in the main script; define it in a module that executors can import, or make it "
                     "a dataclass"
                 )
-                raise InvalidRequestError(message)

@@ -62,11 +62,7 @@ def _points_left(job: Job, runs: list[Run]) -> tuple[KillPoint, ...]:
 
 
 def _run(
-    places: Places,
-    points: tuple[KillPoint, ...],
-    on_batch: Callable[[int], None],
-    *,
-    drain: bool,
+    places: Places, points: tuple[KillPoint, ...], on_batch: Callable[[int], None], *, drain: bool
 ) -> Run:
     places.job_log.touch()
     logged = places.job_log.stat().st_size

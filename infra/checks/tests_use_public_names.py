@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = ("tests", "integration_tests")
-PATCHING = {"setattr", "delattr", "patch", "object", "interrupted", "meanwhile"}
+PATCHING = {"setattr", "delattr", "patch", "object", "interrupt_at", "run_after"}
 """Functions that take the name of what they replace; `object` is that of `mock.patch`."""
 
 

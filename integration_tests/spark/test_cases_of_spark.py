@@ -1,4 +1,4 @@
-"""Spark's own test cases of `transformWithState`, run as they are, with Holdfast in the place of Spark's operator."""
+"""Spark's own test cases of `transformWithState`, unchanged, with Holdfast instead of Spark's operator."""
 
 import os
 import unittest
@@ -9,7 +9,7 @@ from cases_of_spark.modules import module_of_cases
 from cases_of_spark.table import ALL, Cases, Fails
 
 EVERY = os.environ.get("CASES_OF_SPARK") == "all"
-"""Whether every case is run in every flavour; else those that say most for the time that they take."""
+"""True to run every case in every flavour; otherwise only those that are worth their time."""
 
 
 def _all(*, fail: bool) -> list[object]:
@@ -22,15 +22,15 @@ def _all(*, fail: bool) -> list[object]:
 
 
 @pytest.mark.parametrize(("module", "cases", "name"), _all(fail=False))
-def test_a_case_of_spark_passes(run_case: RunCase, module: str, cases: str, name: str) -> None:
+def test_case_of_spark_passes(run_case: RunCase, module: str, cases: str, name: str) -> None:
     run_case(module, cases, name)
 
 
 @pytest.mark.parametrize(("module", "cases", "name", "fails"), _all(fail=True))
-def test_a_case_of_spark_asks_for_what_is_otherwise_here(
+def test_case_of_spark_fails_at_a_known_difference(
     run_case: RunCase, module: str, cases: str, name: str, fails: Fails
 ) -> None:
-    with pytest.raises(Exception, match=fails.says):
+    with pytest.raises(Exception, match=fails.message):
         run_case(module, cases, name)
 
 

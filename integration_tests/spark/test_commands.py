@@ -1,4 +1,4 @@
-"""`holdfast savepoint`, `restore` and `rollback` in processes of their own, beside a query that runs."""
+"""`holdfast savepoint`, `restore` and `rollback` in separate processes while a query runs."""
 
 import os
 import subprocess
@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs.numbered import Numbered, numbered
-from jobs.sums import feed
+from jobs.sums import NumberedSums, expected_numbers, feed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 
 def holdfast(*words: str) -> str:
-    """What the command prints, run by somebody else."""
-    done = subprocess.run(
+    """Run the command in another process; returns its output."""
+    completed = subprocess.run(
         [sys.executable, "-m", "holdfast", *words],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
@@ -24,26 +23,26 @@ def holdfast(*words: str) -> str:
         text=True,
         check=True,
     )
-    return done.stdout
+    return completed.stdout
 
 
 @pytest.fixture
-def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, StreamingQuery]]:
-    """A query with both kinds of state that runs, two batches done."""
+def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums, StreamingQuery]]:
+    """A running query with operator state and keyed state, after two batches."""
     feed(tmp_path / "source", range(2))
     settings = {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints",
         "spark.holdfast.checkpoint.num-retained": "3",
     }
-    original = Numbered(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
+    original = NumberedSums(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
     query = original.start()
     query.processAllAvailable()
     yield original, query
     query.stop()
 
 
-def test_a_running_query_is_forked_by_commands_and_both_go_on(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+def test_commands_fork_a_running_query_and_both_continue(
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     source = original.source
@@ -54,17 +53,17 @@ def test_a_running_query_is_forked_by_commands_and_both_go_on(
     printed = holdfast("restore", pointer, f"file://{tmp_path}/fork", "--checkpoint-dir", forked)
     settings = dict(line.split(" ", 1) for line in printed.splitlines())
     assert settings["spark.holdfast.checkpoint.dir"] == forked
-    fork = Numbered(spark, source, f"file://{tmp_path}/fork", settings)
+    fork = NumberedSums(spark, source, f"file://{tmp_path}/fork", settings)
     fork.run()
-    assert fork.seen() == numbered(range(2, 3))
+    assert fork.totals_and_numbers() == expected_numbers(range(2, 3))
     feed(source, range(3, 4))
     query.processAllAvailable()
     assert query.isActive
-    assert original.seen() == numbered(range(4))
+    assert original.totals_and_numbers() == expected_numbers(range(4))
 
 
-def test_a_query_that_is_rolled_back_while_it_runs_commits_nothing_any_more(
-    running: tuple[Numbered, StreamingQuery],
+def test_query_rolled_back_while_running_no_longer_commits(
+    running: tuple[NumberedSums, StreamingQuery],
 ) -> None:
     original, query = running
     holdfast("rollback", original.checkpoint, "--checkpoint", "1", "--yes")

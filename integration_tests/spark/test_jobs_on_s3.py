@@ -7,7 +7,7 @@ import pytest
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.operators import Groups
-from jobs.until_killed import run_until_killed
+from jobs.processes import run_until_killed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from servers.s3 import S3Bucket
@@ -42,7 +42,7 @@ logging.getLogger("py4j").setLevel(logging.INFO)  # it would log what Spark answ
 with mock.patch.object(killed, "Job", JobOfDefaults):
     killed.main(Path(sys.argv[1]))
 """
-"""The driver of `jobs.killed`, as talkative as can be."""
+"""The driver of `jobs.killed` with all its logs."""
 
 
 def forget_s3() -> None:
@@ -52,7 +52,7 @@ def forget_s3() -> None:
 
 @dataclass
 class JobOnS3:
-    """A streaming query whose checkpoints are in a bucket, reached as Hadoop's settings say."""
+    """A streaming query whose checkpoints are in a bucket, which Hadoop settings describe."""
 
     job: Job
     bucket: S3Bucket
@@ -74,8 +74,8 @@ class JobOnS3:
     def checkpoints(self) -> str:
         return f"s3://{self.bucket.name}/checkpoints"
 
-    def completed(self) -> list[int]:
-        """Ids of the completed checkpoints, looked up behind the library's back."""
+    def checkpoint_ids(self) -> list[int]:
+        """Return the ids of completed checkpoints, read without the library."""
         return sorted(
             int(key.split("/")[2].removeprefix("chk-"))
             for key in self.bucket.keys("checkpoints")
@@ -83,7 +83,7 @@ class JobOnS3:
         )
 
     def run_until_killed(self) -> str:
-        """Run it in a driver that dies before the metadata of its second batch; all that it said."""
+        """Run it in a driver that dies before the metadata of its second batch; returns its output."""
         defaults = self.job.directory / "conf" / "spark-defaults.conf"
         defaults.parent.mkdir()
         defaults.write_text("".join(f"{k} {v}\n" for k, v in self.job.settings.items()))
@@ -101,14 +101,14 @@ def job_on_s3(job: Job, minio_bucket: S3Bucket) -> Iterator[JobOnS3]:
     forget_s3()
 
 
-# At all other points in test_crash.py: here is an attempt of which the store has all but the metadata.
-def test_a_killed_job_goes_on_and_leaves_only_what_it_retains(
+# test_crash.py has all other points: here the store has everything of an attempt except its metadata.
+def test_killed_job_resumes_and_keeps_only_retained_checkpoints(
     job_on_s3: JobOnS3, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, bucket = job_on_s3.job, job_on_s3.bucket
     job.feed(files=FILES, rows=ROWS)
-    said = job_on_s3.run_until_killed()
-    assert job_on_s3.completed()[-1] == BATCH
+    output = job_on_s3.run_until_killed()
+    assert job_on_s3.checkpoint_ids()[-1] == BATCH
 
     sunk: list[int] = []
 
@@ -125,22 +125,24 @@ def test_a_killed_job_goes_on_and_leaves_only_what_it_retains(
     assert len(written) == 2 * (FILES * ROWS // 2 // GROUP) * GROUP
 
     CLEANER.wait()
-    sweep(job_on_s3.checkpoints, "job", grace_s=0)  # the job itself leaves young orphans alone
+    sweep(job_on_s3.checkpoints, "job", grace_s=0)  # the job itself keeps young orphans
     kept = bucket.keys()
     directories = sorted(key.rpartition("/")[0] for key in kept)
     begin = "checkpoints/job"
     # Two subtasks have a state each.
     assert directories == [f"{begin}/_epoch", *[f"{begin}/chk-3"] * 3, *[f"{begin}/chk-4"] * 3]
-    assert job_on_s3.completed() == [3, 4]
+    assert job_on_s3.checkpoint_ids() == [3, 4]
     for key in kept:
         assert bucket.uploads(key) == []  # MinIO lists those of one key only
 
     secret = bucket.server.secret_key
     for log, words in (
-        (said, ("DEBUG:botocore", "INFO:holdfast", " INFO ")),
+        (output, ("DEBUG:botocore", "INFO:holdfast", " INFO ")),
         (caplog.text, ("holdfast",)),
     ):
-        assert [word for word in words if word not in log] == []  # it is worth looking into
+        assert [
+            word for word in words if word not in log
+        ] == []  # otherwise the next check proves nothing
         assert secret not in log
     for key in kept:
         assert secret.encode() not in bucket.read(key)
@@ -163,7 +165,7 @@ def job_by_boto3(job: Job, minio_bucket: S3Bucket) -> Iterator[Job]:
     forget_s3()
 
 
-def test_a_job_goes_on_through_s3fs_from_what_boto3_has_written(
+def test_job_resumes_through_s3fs_from_state_written_by_boto3(
     job_by_boto3: Job, minio_bucket: S3Bucket
 ) -> None:
     job = job_by_boto3

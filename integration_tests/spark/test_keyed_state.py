@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from jobs.job import Job
 from jobs.killed import BATCH
+from jobs.processes import run_until_killed
 from jobs.totals_by_key import ROWS, check_totals, run, totals
-from jobs.until_killed import run_until_killed
 from pyspark.sql import SparkSession
 
 from holdfast.backends.keyed import BackendName
@@ -17,13 +17,13 @@ from holdfast.spark.query import CLEANER
 
 # The demo kills its second job, which is by key and keeps its state in columns, at other points.
 @pytest.mark.parametrize("state_backend", ["rocksdb"], indirect=True)
-def test_a_killed_driver_loses_and_doubles_nothing(
+def test_killed_driver_loses_and_duplicates_nothing(
     spark: SparkSession, tmp_path: Path, state_backend: BackendName
 ) -> None:
     job = Job(spark, tmp_path / "job")
     job.feed(files=3, rows=ROWS)
     run_until_killed("-m", "jobs.totals_by_key", str(job.directory), state_backend)
-    assert max(job.completed()) == BATCH
+    assert max(job.checkpoint_ids()) == BATCH
     run(job, totals(job, parallelism=3))
     check_totals(job)
     CLEANER.wait()

@@ -10,8 +10,8 @@ import pytest
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
+from jobs.processes import run_until_killed
 from jobs.two_phases import COMMIT, GROUP, POINTS, SignedSink, job_of
-from jobs.until_killed import run_until_killed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from servers.postgres import PostgresServer
@@ -23,8 +23,8 @@ from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 
 FILES = 4
 
-# Where the driver dies, whether the batch counts then, and how many of the transactions that its two
-# subtasks have prepared can be in doubt.
+# Points at which the driver dies: whether the batch is committed then, and possible numbers of prepared
+# transactions of its two subtasks that are in doubt.
 KILLED = {
     "in_a_task": (False, {0, 1}),
     "before_prepare": (False, {0, 1}),
@@ -38,8 +38,8 @@ KILLED = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
-    """Ids that the job writes if nothing happens to it."""
+def reference(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Ids that the job writes without failures."""
     job = Job(spark, tmp_path_factory.mktemp("undisturbed"))
     job.feed(FILES)
     job.run(job.operator(Groups(GROUP)))
@@ -47,10 +47,10 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def killed(
+def killed_jobs(
     spark: SparkSession, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """What a driver has left that was killed while each of its jobs was at another point."""
+    """The directories of jobs whose driver was killed while each of them was at another point."""
     directory = tmp_path_factory.mktemp("killed")
     for name in POINTS:
         create(postgres, name)
@@ -61,7 +61,7 @@ def killed(
 
 @pytest.fixture
 def table(postgres: PostgresServer) -> str:
-    """An empty table, of whose name the server knows no transactions."""
+    """An empty table without transactions."""
     name = f"rows_{uuid.uuid4().hex[:8]}"
     create(postgres, name)
     return name
@@ -75,40 +75,44 @@ def connecting(postgres: PostgresServer) -> partial[psycopg.Connection]:
     return partial(psycopg.connect, postgres.dsn)
 
 
-def ids_in(postgres: PostgresServer, table: str, where: str = "true") -> list[int]:
-    rows = postgres.execute(f"SELECT id FROM {table} WHERE {where} ORDER BY id")
+def ids_in(postgres: PostgresServer, table: str, condition: str = "true") -> list[int]:
+    rows = postgres.execute(f"SELECT id FROM {table} WHERE {condition} ORDER BY id")
     return [int(str(number)) for (number,) in rows]
 
 
 def in_doubt(postgres: PostgresServer, table: str) -> list[str]:
-    """Names of the transactions that are prepared for the table."""
+    """Return the names of the transactions that are prepared for the table."""
     return [name for name in postgres.in_doubt() if f"-{table}-" in name]
 
 
 @pytest.mark.parametrize("name", KILLED, ids=POINTS.get)
-def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
-    spark: SparkSession, postgres: PostgresServer, killed: Path, undisturbed: list[int], name: str
+def test_driver_killed_at_any_point_loses_and_duplicates_nothing(
+    spark: SparkSession,
+    postgres: PostgresServer,
+    killed_jobs: Path,
+    reference: list[int],
+    name: str,
 ) -> None:
-    job = job_of(spark, killed, name)
+    job = job_of(spark, killed_jobs, name)
     counts, can_be_in_doubt = KILLED[name]
-    assert job.completed()[-1] == (BATCH + 1 if counts else BATCH)
+    assert job.checkpoint_ids()[-1] == (BATCH + 1 if counts else BATCH)
     assert len(in_doubt(postgres, name)) in can_be_in_doubt
 
     sink = SignedSink(connecting(postgres), name, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
-    assert ids_in(postgres, name) == undisturbed
+    assert ids_in(postgres, name) == reference
     assert in_doubt(postgres, name) == []
     signed = postgres.execute(f"SELECT count(*) FROM {name} WHERE driver = 'killed'")
-    # Two subtasks let 30, then 60 of their rows through.
+    # Two subtasks emit 30, then 60 of their rows.
     assert signed == [(180 if counts else 60,)]
 
 
-def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_has_prepared(
-    spark: SparkSession, postgres: PostgresServer, killed: Path, undisturbed: list[int]
+def test_late_driver_completes_and_its_successor_is_rolled_back(
+    spark: SparkSession, postgres: PostgresServer, killed_jobs: Path, reference: list[int]
 ) -> None:
     table = "late"
-    job = job_of(spark, killed, table)
+    job = job_of(spark, killed_jobs, table)
     late = (job.directory / "late").read_bytes()
 
     def overtaken(
@@ -128,14 +132,14 @@ def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_ha
     sink = SignedSink(connecting(postgres), table, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
-    assert ids_in(postgres, table) == undisturbed
+    assert ids_in(postgres, table) == reference
     assert in_doubt(postgres, table) == []
     assert len(ids_in(postgres, table, "driver = 'killed'")) == 180
     assert ids_in(postgres, table, "driver = 'successor'") == []
 
 
 class CutOff(SignedSink):
-    """The server is away whenever it is told of certain checkpoints."""
+    """A sink whose server is down when it is notified of certain checkpoints."""
 
     def __init__(self, postgres: PostgresServer, table: str, checkpoints: set[int]) -> None:
         super().__init__(connecting(postgres), table, driver="cut off")
@@ -156,11 +160,11 @@ class CutOff(SignedSink):
             self.in_doubt_at[checkpoint_id] = len(in_doubt(self.postgres, self.table))
 
 
-def test_what_could_not_be_committed_is_committed_later(
+def test_failed_commit_is_repeated_later(
     job: Job,
     postgres: PostgresServer,
     table: str,
-    undisturbed: list[int],
+    reference: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job.feed(FILES - 1)
@@ -170,17 +174,17 @@ def test_what_could_not_be_committed_is_committed_later(
     assert sink.in_doubt_at == {1: 2, 2: 0, 3: 2}
 
     job.feed(1)
-    sink = CutOff(postgres, table, {3, 4})  # it goes on from 3
+    sink = CutOff(postgres, table, {3, 4})  # it resumes from 3
     job.run(job.operator(Groups(GROUP), sink=sink))
     assert sink.in_doubt_at == {3: 2, 4: 4}
 
     job.repeat_last_batch()
     job.run(job.operator(Groups(GROUP), sink=CutOff(postgres, table, set())))
-    assert ids_in(postgres, table) == undisturbed
+    assert ids_in(postgres, table) == reference
     assert in_doubt(postgres, table) == []
 
 
-def test_a_batch_that_failed_before_the_sink_rolls_nothing_back(
+def test_batch_failed_before_the_sink_rolls_back_nothing(
     job: Job, postgres: PostgresServer, table: str
 ) -> None:
     job.feed(1)
@@ -193,7 +197,7 @@ def test_a_batch_that_failed_before_the_sink_rolls_nothing_back(
     assert len(ids_in(postgres, table)) == 60
 
 
-def test_what_was_prepared_for_a_checkpoint_that_failed_is_rolled_back(
+def test_transactions_of_a_failed_checkpoint_are_rolled_back(
     job: Job, postgres: PostgresServer, table: str
 ) -> None:
     job.feed(1)
@@ -210,7 +214,7 @@ def test_what_was_prepared_for_a_checkpoint_that_failed_is_rolled_back(
     assert ids_in(postgres, table) == []
 
 
-def test_what_a_failed_task_has_prepared_is_rolled_back(
+def test_transactions_of_a_failed_task_are_rolled_back(
     job: Job, postgres: PostgresServer, table: str, tmp_path: Path
 ) -> None:
     marker = tmp_path / "failed"
@@ -240,7 +244,7 @@ def test_what_a_failed_task_has_prepared_is_rolled_back(
     assert len(ids_in(postgres, table)) == 60
 
 
-def test_transactions_of_others_are_left_alone(
+def test_transactions_of_other_programs_are_kept(
     job: Job, postgres: PostgresServer, table: str
 ) -> None:
     others = [f"holdfast-{table}-1", f"holdfast-{table}-x-1-{'0' * 16}-{'0' * 16}", "1_eA==_eA=="]
@@ -258,13 +262,13 @@ def test_transactions_of_others_are_left_alone(
             connection.execute(f"ROLLBACK PREPARED '{other}'".encode())
 
 
-def test_a_sink_that_no_checkpoint_knows_takes_no_rows(spark: SparkSession) -> None:
+def test_sink_without_a_checkpoint_refuses_rows(spark: SparkSession) -> None:
     sink = PostgresSink(psycopg.connect, "rows", job="job")
     with pytest.raises(RuntimeError, match="pass it as sink="):
         sink(spark.range(1), 0)
 
 
 @pytest.mark.parametrize("job_name", ["", "a" * 101, "a b", "ä"])
-def test_a_name_that_cannot_be_part_of_a_transactions_name_is_refused(job_name: str) -> None:
+def test_invalid_name_for_a_transaction_is_refused(job_name: str) -> None:
     with pytest.raises(ValueError, match="1 to 100 letters"):
         PostgresSink(psycopg.connect, "rows", job=job_name)

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pyarrow as pa
 from jobs.quick_disk import QUICK_DISK
-from jobs.stopped import all_files
+from jobs.stopped_query import all_files
 
 from holdfast import (
     restore_savepoint,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jobs.coordinated import coordinator
-from jobs.stopped import put, text_of
+from jobs.coordinator import coordinator
+from jobs.stopped_query import put, text_of
 from pyspark import cloudpickle
 
 from holdfast import StatefulFunction, application_id

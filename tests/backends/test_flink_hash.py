@@ -15,7 +15,7 @@ from holdfast.backends.keys import (
     java_hash,
     operator_index_for_key_group,
 )
-from holdfast.backends.keys.flink_hash import flink_murmur
+from holdfast.backends.keys.key_groups import flink_murmur
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.serializers.hash_codes import (
     of_booleans,

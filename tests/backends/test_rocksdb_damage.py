@@ -11,12 +11,12 @@ from jobs.rocksdb_rows import (
     ALL,
     HALVES,
     NUMBER,
-    held,
     keys_of,
     multiples,
-    numbers_stored,
     put,
-    report,
+    read_rows,
+    snapshot_and_complete,
+    store_numbers,
 )
 
 from holdfast.backends.keyed import read_tables
@@ -57,13 +57,13 @@ def restore_rows(handle: SegmentsStateHandle, host: Path) -> dict[int, int]:
     """The rows that a task on the host has."""
     tables = RocksDBStateTables(ALL, [handle], directory=str(host))
     try:
-        return held(tables.table(NUMBER))
+        return read_rows(tables.table(NUMBER))
     finally:
         tables.close()
 
 
 def test_damaged_file_is_named_in_the_error(tmp_path: Path, checkpoints: KeyedCheckpoints) -> None:
-    whole = numbers_stored(checkpoints, range(5000))
+    whole = store_numbers(checkpoints, range(5000))
     ((name, stream),) = whole.segments.items()
     content = content_of(stream)
     damaged = flip_bit(content, len(content) // 3)
@@ -74,7 +74,7 @@ def test_damaged_file_is_named_in_the_error(tmp_path: Path, checkpoints: KeyedCh
     (tmp_path / name).write_bytes(damaged)
     tables = RocksDBStateTables(ALL, [whole], directory=str(tmp_path))
     with pytest.raises(CheckpointCorruptedError, match=r"\.sst"):
-        held(tables.table(NUMBER))
+        read_rows(tables.table(NUMBER))
     with pytest.raises(CheckpointCorruptedError, match=r"\.sst"):
         tables.table(NUMBER).get(keys_of(range(5000)).identities)
     tables.close()
@@ -84,7 +84,7 @@ def test_damaged_file_is_named_in_the_error(tmp_path: Path, checkpoints: KeyedCh
 def test_damaged_copy_is_deleted_and_fetched_again(
     tmp_path: Path, checkpoints: KeyedCheckpoints, part: str
 ) -> None:
-    whole = numbers_stored(checkpoints, range(5000))
+    whole = store_numbers(checkpoints, range(5000))
     ((name, stream),) = whole.segments.items()
     content = content_of(stream)
     at = {"a block": len(content) // 3, "the index": -60, "the end": -5}[part]
@@ -105,7 +105,7 @@ def test_all_copies_of_a_database_are_fetched_again_if_one_is_damaged(
     tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
     for number in range(3):  # too few files to be merged
         put(tables.table(NUMBER), range(number, 3000, 3))
-        _, completed = report(tables, checkpoints, number + 1)
+        _, completed = snapshot_and_complete(tables, checkpoints, number + 1)
         tables.notify_checkpoint_complete(number + 1)
     tables.close()
     assert len(completed.segments) == 3
@@ -122,13 +122,13 @@ def test_all_copies_of_a_database_are_fetched_again_if_one_is_damaged(
 def test_damage_in_storage_too_names_the_stored_file(
     tmp_path: Path, checkpoints: KeyedCheckpoints, damaged: int
 ) -> None:
-    whole = numbers_stored(checkpoints, range(1000))
+    whole = store_numbers(checkpoints, range(1000))
     host = tmp_path / "host"
     host.mkdir()
     handles = []
     for number, groups in enumerate(HALVES):
         tables = RocksDBStateTables(groups, parts_of([whole], groups), may_refer=False)
-        _, part = report(tables, checkpoints, 2)
+        _, part = snapshot_and_complete(tables, checkpoints, 2)
         tables.close()
         name, stream = max(part.segments.items(), key=lambda segment: segment[1].size)
         content = content_of(stream)
@@ -138,24 +138,24 @@ def test_damage_in_storage_too_names_the_stored_file(
         handles.append(in_file(part, name, content, stored))
         (host / name).hardlink_to(stored)  # as it is where storage is on the host's disk
     with pytest.raises(CheckpointCorruptedError, match=f"stored-{damaged}"):
-        held(RocksDBStateTables(ALL, handles, directory=str(host)).table(NUMBER))
+        read_rows(RocksDBStateTables(ALL, handles, directory=str(host)).table(NUMBER))
 
 
 def test_damage_is_not_copied_from_a_savepoint_into_a_checkpoint(
     tmp_path: Path, checkpoints: KeyedCheckpoints
 ) -> None:
-    whole = numbers_stored(checkpoints, range(1000))
+    whole = store_numbers(checkpoints, range(1000))
     ((name, stream),) = whole.segments.items()
     content = content_of(stream)
     (tmp_path / name).write_bytes(flip_bit(content, len(content) // 3))  # not read yet
     tables = RocksDBStateTables(ALL, [whole], directory=str(tmp_path), may_refer=False)
-    _, copied = report(tables, checkpoints, 2)
+    _, copied = snapshot_and_complete(tables, checkpoints, 2)
     tables.close()
     assert restore_rows(copied, Path(QUICK_DISK)) == multiples(range(1000))
 
 
 def test_invalid_or_newer_manifest_is_refused(checkpoints: KeyedCheckpoints) -> None:
-    whole = numbers_stored(checkpoints, range(10))
+    whole = store_numbers(checkpoints, range(10))
     content = content_of(whole.manifest)
     for damaged in (content[:12], content[:-1], content[:40] + b"x" + content[41:]):
         handle = msgspec.structs.replace(whole, manifest=ByteStreamStateHandle(damaged))

@@ -18,12 +18,12 @@ from jobs.rocksdb_rows import (
     ALL,
     HALVES,
     NUMBER,
-    held,
     keys_of,
     multiples,
-    numbers_stored,
     put,
-    report,
+    read_rows,
+    snapshot_and_complete,
+    store_numbers,
 )
 
 from holdfast.backends.keyed import (
@@ -59,27 +59,27 @@ def test_only_files_not_in_the_confirmed_checkpoint_are_written(
     tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
     table = tables.table(NUMBER)
     put(table, range(5000))
-    first, _ = report(tables, checkpoints, 1)
+    first, _ = snapshot_and_complete(tables, checkpoints, 1)
     put(table, range(10), 2)
-    second, _ = report(tables, checkpoints, 2)
+    second, _ = snapshot_and_complete(tables, checkpoints, 2)
     assert new_files(first)
     assert len(new_files(second)) == 2  # the first checkpoint is not confirmed
     assert not new_files(first) & new_files(second)
     tables.notify_checkpoint_complete(2)
     tables.notify_checkpoint_complete(1)  # late
     put(table, range(10), 3)
-    third, completed = report(tables, checkpoints, 3)
+    third, completed = snapshot_and_complete(tables, checkpoints, 3)
     assert new_files(second) < third.segments.keys()
     assert len(new_files(third)) == 1
     assert sum(third.segments[name].size for name in new_files(third)) < first.size / 10
     tables.notify_checkpoint_aborted(3)
-    fourth, _ = report(tables, checkpoints, 4)
+    fourth, _ = snapshot_and_complete(tables, checkpoints, 4)
     assert new_files(fourth).isdisjoint(third.segments)
     assert fourth.segments.keys() > new_files(second)
     tables.close()
     restored = RocksDBStateTables(ALL, [completed], directory=QUICK_DISK)
-    assert held(restored.table(NUMBER)) == multiples(range(5000)) | multiples(range(10), 3)
-    fifth, _ = report(restored, checkpoints, 5)
+    assert read_rows(restored.table(NUMBER)) == multiples(range(5000)) | multiples(range(10), 3)
+    fifth, _ = snapshot_and_complete(restored, checkpoints, 5)
     assert new_files(fifth) == set()
     assert fifth.segments.keys() == third.segments.keys()
     restored.close()
@@ -88,10 +88,10 @@ def test_only_files_not_in_the_confirmed_checkpoint_are_written(
 def test_files_of_a_savepoint_are_not_referred_to(checkpoints: KeyedCheckpoints) -> None:
     tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
     put(tables.table(NUMBER), range(10))
-    _, completed = report(tables, checkpoints, 1)
+    _, completed = snapshot_and_complete(tables, checkpoints, 1)
     tables.close()
     restored = RocksDBStateTables(ALL, [completed], directory=QUICK_DISK, may_refer=False)
-    handle, _ = report(restored, checkpoints, 2)
+    handle, _ = snapshot_and_complete(restored, checkpoints, 2)
     assert new_files(handle) == handle.segments.keys()
     assert handle.segments.keys().isdisjoint(completed.segments)
     restored.close()
@@ -103,9 +103,9 @@ def test_each_backend_resumes_from_each_other(checkpoints: KeyedCheckpoints) -> 
     for number, backend in enumerate(order, 1):
         tables = open_tables(ALL, handles, backend=backend)
         table = tables.table(NUMBER)
-        assert held(table) == multiples(range((number - 1) * 10))
+        assert read_rows(table) == multiples(range((number - 1) * 10))
         put(table, range((number - 1) * 10, number * 10))
-        reported, completed = report(tables, checkpoints, number)
+        reported, completed = snapshot_and_complete(tables, checkpoints, number)
         if handles:
             assert new_files(reported) == reported.segments.keys()
         handles = [completed]
@@ -115,23 +115,23 @@ def test_each_backend_resumes_from_each_other(checkpoints: KeyedCheckpoints) -> 
 def test_rows_are_scaled_out_without_being_read_and_in_again(
     checkpoints: KeyedCheckpoints,
 ) -> None:
-    whole = numbers_stored(checkpoints, range(1000))
+    whole = store_numbers(checkpoints, range(1000))
     parts = []
     for number, groups in enumerate(HALVES, 2):
         half = RocksDBStateTables(groups, parts_of([whole], groups), directory=QUICK_DISK)
-        reported, completed = report(half, checkpoints, number)
+        reported, completed = snapshot_and_complete(half, checkpoints, number)
         assert whole.segments.keys() & reported.segments.keys()
         parts.append(completed)
         half.close()
     joined = RocksDBStateTables(ALL, parts, directory=QUICK_DISK)
-    assert held(joined.table(NUMBER)) == multiples(range(1000))
+    assert read_rows(joined.table(NUMBER)) == multiples(range(1000))
     joined.close()
 
 
 def test_deleted_rows_do_not_return_from_files_of_another_subtask(
     checkpoints: KeyedCheckpoints,
 ) -> None:
-    whole = numbers_stored(checkpoints, range(1000))
+    whole = store_numbers(checkpoints, range(1000))
     parts = []
     kept: dict[int, int] = {}
     for number, groups in enumerate(HALVES, 2):
@@ -140,13 +140,13 @@ def test_deleted_rows_do_not_return_from_files_of_another_subtask(
         if number == 2:
             for rows in list(table.scan()):
                 table.write(rows.identities, rows.values, Operation.DELETE)
-        kept |= held(table)
-        _, completed = report(half, checkpoints, number)
+        kept |= read_rows(table)
+        _, completed = snapshot_and_complete(half, checkpoints, number)
         parts.append(completed)
         half.close()
     assert 0 < len(kept) < 1000
     joined = RocksDBStateTables(ALL, parts, directory=QUICK_DISK)
-    assert held(joined.table(NUMBER)) == kept
+    assert read_rows(joined.table(NUMBER)) == kept
     joined.close()
 
 
@@ -187,7 +187,7 @@ def test_range_delete_affects_only_its_state(tmp_path: Path) -> None:
 def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpoints) -> None:
     tables = RocksDBStateTables(ALL, directory=str(tmp_path))
     put(tables.table(NUMBER), range(100))
-    _, completed = report(tables, checkpoints, 1)
+    _, completed = snapshot_and_complete(tables, checkpoints, 1)
     tables.close()
     lost = {
         name: FileStateHandle("memory:///nowhere", stream.size)
@@ -196,13 +196,13 @@ def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpo
     here = msgspec.structs.replace(completed, segments=lost)
     for _ in range(2):
         restored = RocksDBStateTables(ALL, [here], directory=str(tmp_path))
-        assert held(restored.table(NUMBER)) == multiples(range(100))
+        assert read_rows(restored.table(NUMBER)) == multiples(range(100))
         restored.close()
     assert set(os.listdir(tmp_path)) == set(completed.segments)
     for name in completed.segments:
         (tmp_path / name).write_bytes(b"")  # cut off: it is fetched again
     restored = RocksDBStateTables(ALL, [completed], directory=str(tmp_path))
-    assert held(restored.table(NUMBER)) == multiples(range(100))
+    assert read_rows(restored.table(NUMBER)) == multiples(range(100))
     restored.close()
     assert set(os.listdir(tmp_path)) == set(completed.segments)
     for name, stream in completed.segments.items():
@@ -244,7 +244,7 @@ def test_expired_rows_are_deleted_little_by_little(checkpoints: KeyedCheckpoints
     tables.advance_time(100)
     left = []
     for number in (1, 2, 3):
-        _, completed = report(tables, checkpoints, number)
+        _, completed = snapshot_and_complete(tables, checkpoints, number)
         (stored,) = read_tables(readable_handles([completed]), ALL)
         left.append(sum(map(len, stored.rows())))
         tables.close()
@@ -252,7 +252,7 @@ def test_expired_rows_are_deleted_little_by_little(checkpoints: KeyedCheckpoints
         tables.advance_time(100)
     assert 5 < left[0] < 15_000
     assert left[1:] == [5, 5]
-    assert len(held(tables.table(spec))) == 5
+    assert len(read_rows(tables.table(spec))) == 5
     tables.close()
 
 
@@ -288,7 +288,7 @@ def test_rows_outlive_little_memory_in_any_form_of_files(
     tables = RocksDBStateTables(ALL, directory=QUICK_DISK, settings=settings)
     for factor in (1, 2):
         put(tables.table(NUMBER), range(20_000), factor)
-    _, completed = report(tables, checkpoints, 1)
+    _, completed = snapshot_and_complete(tables, checkpoints, 1)
     tables.close()
     restored = RocksDBStateTables(ALL, [completed], directory=QUICK_DISK)
     present, (values,) = restored.table(NUMBER).get(keys_of(range(20_000)).identities)
@@ -310,7 +310,7 @@ def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoin
     def usage_without_rows() -> int:
         tables = open_backend()
         tables.table(NUMBER)
-        report(tables, checkpoints, 1)
+        snapshot_and_complete(tables, checkpoints, 1)
         tables.close()
         return reported.pop()["block-cache-usage"]
 
@@ -319,7 +319,7 @@ def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoin
     for number in range(3):
         for tables in every:
             put(tables.table(NUMBER), range(20_000), number)
-            report(tables, checkpoints, number + 1)
+            snapshot_and_complete(tables, checkpoints, number + 1)
             tables.table(NUMBER).get(keys_of(range(20_000)).identities)
     usages = [metrics["block-cache-usage"] for metrics in reported]
     assert usages[0] < usages[1] < usages[2]  # all databases report their total use

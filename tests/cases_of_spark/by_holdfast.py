@@ -1,7 +1,7 @@
-"""Spark's `transformWithState` as its own test cases call it, done by Holdfast: a plugin of pytest.
+"""Spark's `transformWithState` as its own test cases call it, run by Holdfast: a plugin of pytest.
 
-The cases are run as they are. `rows.groupBy("id").transformWithState(…)` is `keyed(rows, "id", …).transformWithState(…)`
-meanwhile, in both flavours.
+The cases are run unchanged. While they run, `rows.groupBy("id").transformWithState(…)` is
+`keyed(rows, "id", …).transformWithState(…)`, in both flavours.
 """
 
 import os
@@ -26,25 +26,25 @@ from holdfast.spark.by_key import KeyedOutput, KeyedStreamWriter
 from holdfast.testing import ProcessorTester
 
 RunCase = Callable[[str, str, str], None]
-"""Runs a case: takes the names of its module, of its class and of the case. It raises what the case raises."""
+"""Runs a case, given the names of its module, of its class and of the case. Raises what the case raises."""
 
-WITH_TIME = ("test_pandas_transform_with_state", "test_pandas_transform_with_state_state_variable")
-"""Modules that sleep between files, so that Spark takes the older ones first."""
+SLEEPING = ("test_pandas_transform_with_state", "test_pandas_transform_with_state_state_variable")
+"""Modules that sleep between files, so that Spark reads the older ones first."""
 
 WHILE_RUNNING = "test_tws_tester"
 """A module that writes files while the query is running, which could read half of them."""
 
-ALONE = "evolution"
-"""Cases with this in their names look at the first row, which is that of the first key in a subtask alone."""
+SINGLE_SUBTASK = "evolution"
+"""Cases with this in their names check the first row, which is that of the first key only if there is one subtask."""
 
 
 @pytest.fixture
 def run_case(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunCase]:
-    """Runs cases of Spark by Holdfast."""
+    """Run cases of Spark by Holdfast."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for name in WITH_TIME:
+    for name in SLEEPING:
         monkeypatch.setattr(module_of_cases(name), "time", SimpleNamespace(sleep=_later_files))
 
     monkeypatch.setattr(module_of_cases(WHILE_RUNNING), "open", _whole_file, raising=False)
@@ -54,12 +54,12 @@ def run_case(
             monkeypatch.setattr(module_of_cases(module), "TwsTester", ProcessorTester)
         case = getattr(module_of_cases(module), cases)(name)
         case.spark = spark
-        parallelism = 1 if ALONE in name else 2
+        parallelism = 1 if SINGLE_SUBTASK in name else 2
         for method in ("transformWithState", "transformWithStateInPandas"):
             monkeypatch.setattr(GroupedData, method, _by_holdfast(method, parallelism))
         getattr(case, name)()
 
-    # What the classes of the cases have in `conf`, as far as it isn't of Spark's own state.
+    # The settings of the classes of the cases (`conf`), without those of Spark's own state.
     settings = {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/holdfast",
         "spark.sql.session.timeZone": "UTC",
@@ -73,38 +73,38 @@ def run_case(
 
 @dataclass(frozen=True)
 class Output:
-    """What comes of a case's stream.
+    """The output of a case's stream.
 
     Attributes:
         rows: The stream.
-        output: What comes of it by key.
+        output: Its output by key.
         has_timers: Whether there is a time mode.
-        behind: What the case does with the output rows.
+        projection: The projection of the output rows, if there is one.
     """
 
     rows: DataFrame
     output: KeyedOutput
     has_timers: bool
-    behind: Callable[[DataFrame], DataFrame] | None = None
+    projection: Callable[[DataFrame], DataFrame] | None = None
 
     def select(self, *columns: Any) -> "Output":
-        """The output behind a projection, which is done in the function of `foreachBatch`."""
-        return replace(self, behind=lambda rows: rows.select(*columns))
+        """Return the output with a projection, which is applied in the function of `foreachBatch`."""
+        return replace(self, projection=lambda rows: rows.select(*columns))
 
     @property
     def writeStream(self) -> KeyedStreamWriter:  # noqa: N802  # Spark's name
         """The stream's writer.
 
-        Cases with timers are written for Spark without batches that have no data, and count batches.
+        Cases with timers count batches, and expect no batches without data.
         """
-        if not self.has_timers and self.behind is None:
+        if not self.has_timers and self.projection is None:
             return self.output.writeStream
         operator = self.output.operator
 
         def query_with(sink: Callable[[DataFrame, int], object]) -> Any:
             def process(batch: DataFrame, batch_id: int) -> None:
                 rows = operator.apply(batch)
-                sink(rows if self.behind is None else self.behind(rows), batch_id)
+                sink(rows if self.projection is None else self.projection(rows), batch_id)
 
             return stateful_query(process, operator)
 
@@ -112,7 +112,7 @@ class Output:
 
 
 def _by_holdfast(method: str, parallelism: int) -> Callable[..., Any]:
-    """A method of grouped rows."""
+    """Return the method of grouped rows that runs a processor on Holdfast."""
 
     def transform(  # noqa: PLR0917  # Spark's arguments
         grouped: GroupedData,
@@ -124,7 +124,7 @@ def _by_holdfast(method: str, parallelism: int) -> Callable[..., Any]:
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> Output | DataFrame:
         key = grouped.count().columns[:-1]
-        given = grouped._df  # noqa: SLF001  # Spark says it nowhere else
+        given = grouped._df  # noqa: SLF001  # the only access
         rows = given if given.isStreaming else _as_stream(given)
         # Checks of cases read the rows of a batch several times.
         by_key = keyed(rows, key, uid="case", parallelism=parallelism, persist=True)
@@ -144,14 +144,14 @@ def _by_holdfast(method: str, parallelism: int) -> Callable[..., Any]:
 
 
 def _as_stream(rows: DataFrame) -> DataFrame:
-    """The rows of a table as a stream of one batch."""
+    """Return the rows of a table as a stream of one batch."""
     directory = tempfile.mkdtemp()
     rows.coalesce(1).write.mode("overwrite").parquet(directory)
     return rows.sparkSession.readStream.schema(rows.schema).parquet(directory)
 
 
 def _only_batch(output: KeyedOutput) -> DataFrame:
-    """All that comes of a stream."""
+    """Return the whole output of a stream."""
     batches: list[DataFrame] = []
 
     def keep(rows: DataFrame, batch_id: int) -> None:
@@ -165,7 +165,7 @@ def _only_batch(output: KeyedOutput) -> DataFrame:
 
 @contextmanager
 def _whole_file(path: str, mode: str) -> Iterator[IO[Any]]:
-    """A file that Spark sees when it is closed, like `open`."""
+    """Open a file that Spark sees when it is closed."""
     folder, name = os.path.split(path)
     hidden = os.path.join(folder, f".{name}")
     with open(hidden, mode, encoding="utf-8") as file:
@@ -174,7 +174,7 @@ def _whole_file(path: str, mode: str) -> Iterator[IO[Any]]:
 
 
 def _later_files(_: float) -> None:
-    """Wait until new files are younger than those of before, by the clock of Spark, milliseconds."""
+    """Wait until new files are younger than earlier ones by Spark's clock, which counts milliseconds."""
     file = Path(tempfile.mkdtemp()) / "file"
 
     def written_ms() -> int:

@@ -1,7 +1,7 @@
 """The modules of Spark's own test cases of `transformWithState`.
 
-They aren't ours, so none of their code is here. A PySpark brings those of its own version along, inside of the
-`pyspark.zip` that it hands to its workers. `SPARK_CHECKOUT` names a checkout of Spark to take them from instead.
+They are Spark's, so none of their code is here. A PySpark has those of its version in the `pyspark.zip` that it ships to
+its workers. `SPARK_CHECKOUT` names a checkout of Spark to take them from instead.
 """
 
 import os
@@ -21,7 +21,7 @@ PACKAGE = "pyspark.sql.tests"
 
 
 def folder_of_cases() -> str:
-    """Where the package of the cases lies, be it in an archive."""
+    """Return the folder of the package of the cases, which may be in an archive."""
     checkout = os.environ.get("SPARK_CHECKOUT")
     if checkout:
         return str(Path(checkout) / "python" / "pyspark" / "sql")
@@ -29,10 +29,10 @@ def folder_of_cases() -> str:
 
 
 def module_of_cases(name: str) -> Any:
-    """A module of cases; the test is skipped where there is none.
+    """Import a module of cases; skips the test if it does not exist.
 
     Args:
-        name: The module's name in `pyspark.sql.tests.pandas.streaming`, where Spark 4.2 and newer have it.
+        name: The module's name in `pyspark.sql.tests.pandas.streaming`, which Spark has since 4.2.
     """
     folder = folder_of_cases()
     if not _has_package(folder):
@@ -45,12 +45,12 @@ def module_of_cases(name: str) -> Any:
 
 @cache
 def _has_package(folder: str) -> bool:
-    """Import the package alone, under its own name, so that all else of Spark is what is installed."""
+    """Import only the package, under its own name; everything else of Spark is as installed."""
     spec = PathFinder.find_spec(PACKAGE, [folder])
     if spec is None or spec.loader is None:
         return False
     package = sys.modules[PACKAGE] = module_from_spec(spec)
     spec.loader.exec_module(package)
-    # Workers don't know it: processors go there as they are.
+    # Workers can't import it: processors are pickled by value.
     cloudpickle.register_pickle_by_value(package)  # type: ignore[no-untyped-call]
     return True

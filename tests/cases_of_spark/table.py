@@ -1,6 +1,6 @@
-"""How each of Spark's own cases of `transformWithState` ends on Holdfast.
+"""The expected result of each of Spark's own test cases of `transformWithState` on Holdfast.
 
-A case that isn't named here fails `test_each_case_of_spark_is_in_the_table`, so that a new PySpark's are looked at.
+A case that is not named here fails `test_each_case_of_spark_is_in_the_table`, so that cases of a new PySpark are reviewed.
 """
 
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """A case that fails here, as it should.
+    """A case that is expected to fail.
 
     Attributes:
-        because: Why what it asks for is otherwise here; users read it in the pages.
-        says: What its error says, a regular expression.
+        reason: The difference from Spark that it fails for; the pages for users describe it.
+        message: A regular expression that matches its error.
     """
 
-    because: str
-    says: str
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,58 +26,56 @@ class Cases:
 
     Attributes:
         classes: The module and the class of each flavour.
-        pass_: Cases that pass.
-        pass_in_pandas: Cases that pass, and do nothing in the other flavour.
-        fail: Cases that fail.
+        passing: Cases that pass.
+        passing_in_pandas: Cases that pass, and do nothing in the other flavour.
+        failing: Cases that fail.
         with_frames: Cases in which frames of pandas matter.
-        seldom: Cases that say little beside the others for the time that they take.
-        left_out: Cases that aren't run, and why.
+        slow: Cases that test little more than others and take long; only run with all cases.
+        skipped: Cases that are not run, each with its reason.
     """
 
     classes: dict[str, tuple[str, str]]
-    pass_: tuple[str, ...]
-    pass_in_pandas: tuple[str, ...] = ()
-    fail: dict[str, Fails] = field(default_factory=dict)
+    passing: tuple[str, ...]
+    passing_in_pandas: tuple[str, ...] = ()
+    failing: dict[str, Fails] = field(default_factory=dict)
     with_frames: tuple[str, ...] = ()
-    seldom: tuple[str, ...] = ()
-    left_out: dict[str, str] = field(default_factory=dict)
+    slow: tuple[str, ...] = ()
+    skipped: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> set[str]:
-        """All cases."""
-        return {*self.pass_, *self.pass_in_pandas, *self.fail, *self.left_out}
+        """Return the names of all cases."""
+        return {*self.passing, *self.passing_in_pandas, *self.failing, *self.skipped}
 
     def run(self, *, every: bool) -> Iterator[tuple[str, str, str, str, Fails | None]]:
-        """Cases to run: the flavour, the module, the class, the name, and how the case fails.
+        """Iterate over the cases to run: the flavour, the module, the class, the name, and how the case fails.
 
         Args:
-            every: Whether it is every case in every flavour.
+            every: Whether every case is run in every flavour.
         """
         for flavour, (module, cases) in self.classes.items():
-            ends: dict[str, Fails | None] = dict.fromkeys(self.pass_)
+            ends: dict[str, Fails | None] = dict.fromkeys(self.passing)
             if flavour == "pandas":
-                ends |= dict.fromkeys(self.pass_in_pandas)
-            for name, fails in (ends | self.fail).items():
-                chosen = name not in self.seldom and (
-                    flavour != "pandas" or name in self.with_frames
-                )
+                ends |= dict.fromkeys(self.passing_in_pandas)
+            for name, fails in (ends | self.failing).items():
+                chosen = name not in self.slow and (flavour != "pandas" or name in self.with_frames)
                 if every or chosen:
                     yield flavour, module, cases, name, fails
 
 
 OWN_STATE = Fails(
-    "Spark's sources of state know nothing of it; `read_state` does",
+    "Spark's sources of state can't read it; `read_state` can",
     r"'state-metadata'|requirement failed|STDS|metadata",
 )
 TESTER_HAS_NO_HANDLE = Fails("a `ProcessorTester` has no handle", "has no attribute 'handle'")
-NOT_OF_PROCESSORS = "it says nothing of processors"
-PARTITIONS = "other cases once more, in one of Spark's partitions, which are not ours"
+NOT_OF_PROCESSORS = "it tests nothing of processors"
+PARTITIONS = "it repeats other cases in one of Spark's partitions, which Holdfast doesn't have"
 
 TRANSFORM_WITH_STATE = Cases(
     classes={
         "row": ("test_transform_with_state", "TransformWithStateInPySparkTests"),
         "pandas": ("test_pandas_transform_with_state", "TransformWithStateInPandasTests"),
     },
-    pass_=(
+    passing=(
         "test_composite_output_schema",
         "test_not_nullable_fails",
         "test_schema_evolution_fails",
@@ -92,7 +90,7 @@ TRANSFORM_WITH_STATE = Cases(
         "test_transform_with_state_proc_timer",
         "test_transform_with_state_with_wmark_and_non_event_time",
     ),
-    pass_in_pandas=(
+    passing_in_pandas=(
         "test_transform_with_state_int_to_decimal_coercion",
         "test_transform_with_state_with_bytes_limit",
         "test_transform_with_state_with_records_limit",
@@ -104,19 +102,19 @@ TRANSFORM_WITH_STATE = Cases(
         "test_transform_with_state_non_contiguous_grouping_cols_with_init_state",
         "test_transform_with_state_with_bytes_limit",
     ),
-    fail={
+    failing={
         "test_transform_with_state_chaining_ops": Fails(
-            "no operator of Spark's stands behind a processor", "eventTimeColumnName"
+            "no operator of Spark can follow a processor", "eventTimeColumnName"
         ),
         "test_transform_with_state_in_pandas_composite_type": Fails(
-            "a text is no tuple; the case's has the one character that Spark would take",
+            "a text is not a tuple; the text of the case has one character, which Spark would store",
             "got '[01]' of type str; Spark would store its parts",
         ),
         "test_transform_with_state_query_restarts": Fails(
             "streams are written by foreachBatch", "needs foreachBatch"
         ),
     },
-    left_out={
+    skipped={
         "test_assert_classic_mode": NOT_OF_PROCESSORS,
         "test_transform_with_state_with_timers_single_partition": PARTITIONS,
     },
@@ -133,7 +131,7 @@ STATE_VARIABLES = Cases(
             "TransformWithStateInPandasStateVariableTests",
         ),
     },
-    pass_=(
+    passing=(
         "test_transform_with_state_init_state",
         "test_transform_with_state_init_state_with_extra_transformation",
         "test_transform_with_state_init_state_with_timers",
@@ -152,27 +150,27 @@ STATE_VARIABLES = Cases(
         "test_transform_with_state_list_state",
         "test_transform_with_state_map_state_large_ttl",
     ),
-    seldom=(
+    slow=(
         "test_transform_with_list_state_metadata",
         "test_transform_with_map_state_metadata_with_init_state",
         "test_transform_with_value_state_metadata",
     ),
-    fail={
+    failing={
         "test_transform_with_list_state_metadata": OWN_STATE,
         "test_transform_with_state_restart_with_multiple_rows_init_state": OWN_STATE,
         "test_transform_with_value_state_metadata": OWN_STATE,
     },
-    left_out={
+    skipped={
         "test_assert_classic_mode": NOT_OF_PROCESSORS,
         "test_transform_with_state_basic": "the same case is in the other file",
         "test_transform_with_state_with_timers_single_partition": PARTITIONS,
-        "test_value_state_ttl_expiration": "Spark's developers skip it, since it depends on the time that it takes",
+        "test_value_state_ttl_expiration": "Spark's developers skip it, because it depends on its own run time",
     },
 )
 
 TESTER = Cases(
     classes={"tester": ("test_tws_tester", "TwsTesterTests")},
-    pass_=(
+    passing=(
         "test_all_methods_processor",
         "test_both_initial_states_specified",
         "test_delete_list_state",
@@ -218,7 +216,7 @@ TESTER = Cases(
         "test_word_frequency_processor",
         "test_word_frequency_processor_pandas",
     ),
-    fail={
+    failing={
         "test_clear_nonexistent_list_state": TESTER_HAS_NO_HANDLE,
         "test_clear_nonexistent_map_state": TESTER_HAS_NO_HANDLE,
         "test_clear_nonexistent_value_state": TESTER_HAS_NO_HANDLE,
@@ -229,18 +227,19 @@ TESTER = Cases(
         "test_timer_registration_in_none_mode_raises_error": TESTER_HAS_NO_HANDLE,
         "test_timer_registration_raises_error_in_none_mode": TESTER_HAS_NO_HANDLE,
         "test_processor_init_called_once": Fails(
-            "schemas count, and each call has a copy of the processor", "FAILED_PARSE_STRUCT_TYPE"
+            "schemas are checked, and each call has a copy of the processor",
+            "FAILED_PARSE_STRUCT_TYPE",
         ),
         "test_tuple_key": Fails("a tuple is a key of several columns", "Lists differ"),
     },
-    left_out={"test_assert_classic_mode": NOT_OF_PROCESSORS},
+    skipped={"test_assert_classic_mode": NOT_OF_PROCESSORS},
 )
 
 AGAINST_TESTER = Cases(
     classes={"against Spark's tester": ("test_tws_tester", "TwsTesterFuzzTests")},
-    pass_=("test_fuzz_running_count", "test_fuzz_topk", "test_fuzz_word_frequency"),
-    seldom=("test_fuzz_running_count", "test_fuzz_topk"),
-    left_out={"test_assert_classic_mode": NOT_OF_PROCESSORS},
+    passing=("test_fuzz_running_count", "test_fuzz_topk", "test_fuzz_word_frequency"),
+    slow=("test_fuzz_running_count", "test_fuzz_topk"),
+    skipped={"test_assert_classic_mode": NOT_OF_PROCESSORS},
 )
 
 ALL = (TRANSFORM_WITH_STATE, STATE_VARIABLES, TESTER, AGAINST_TESTER)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs.kept import write_checkpoint
+from jobs.stores import write_checkpoint
 
 from holdfast.cli.command_line import COMMANDS as ALL_COMMANDS
 from holdfast.cli.command_line import main, parser

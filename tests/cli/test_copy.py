@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from jobs.kept import Kept, write_checkpoint
 from jobs.savepoint_crashes import Crash, latest_state
-from jobs.stopped import all_files, remove, replace, state_of
+from jobs.stopped_query import all_files, remove, replace, states_after
+from jobs.stores import Store, write_checkpoint
 
 from holdfast import copy_savepoint, restore_savepoint, take_savepoint
 from holdfast.cli.command_line import main
@@ -24,35 +24,35 @@ from holdfast.testing import ANY_CALL, Faults
 
 
 def test_copy_of_a_checkpoint_with_shared_files_is_self_contained(
-    kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = write_checkpoint(kept.directory, 1)
-    second = write_checkpoint(kept.directory, 2, elements=9, before=first)
+    first = write_checkpoint(store.directory, 1)
+    second = write_checkpoint(store.directory, 2, elements=9, before=first)
     target = f"file://{tmp_path}/archive"
-    assert main(["copy", kept.directory, target, "--json", *kept.options]) == 0
+    assert main(["copy", store.directory, target, "--json", *store.options]) == 0
     printed = json.loads(capsys.readouterr().out)
     pointer = printed.pop("pointer")
     copy = load_checkpoint(resolve_pointer(pointer))
     assert printed == {
-        "from": f"{kept.directory}/job/chk-2",
+        "from": f"{store.directory}/job/chk-2",
         "files": 3,
         "bytes": second.metadata.state_bytes + copy.metadata_bytes,
     }
     assert pointer.startswith(f"{target}/savepoint-job-")
     assert {file.uri.rpartition("/")[0] for file in files_of(copy.metadata.streams())} == {pointer}
-    file_system_for(kept.directory).delete_tree(kept.directory)
+    file_system_for(store.directory).delete_tree(store.directory)
     assert main(["verify", pointer]) == 0
-    assert main(["copy", pointer, kept.directory, *kept.options]) == 0
+    assert main(["copy", pointer, store.directory, *store.options]) == 0
     back = capsys.readouterr().out.splitlines()[-1]
-    assert main(["diff", pointer, back, *kept.options]) == 0
+    assert main(["diff", pointer, back, *store.options]) == 0
 
 
 @pytest.mark.usefixtures("as_without_spark")
 def test_a_copied_savepoint_of_a_query_is_restored_without_the_original(
-    stopped: str, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stopped_query: str, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = take_savepoint(stopped, f"{directory}/savepoints")
-    pointer = take_savepoint(stopped, f"{directory}/savepoints", base=base)
+    base = take_savepoint(stopped_query, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints", base=base)
     expected = restore_savepoint(pointer, f"{directory}/a", checkpoint_dir=f"{directory}/a-state")
     whole = all_files(expected.checkpoint_location)
     assert main(["copy", pointer, f"file://{tmp_path}/archive"]) == 0
@@ -69,27 +69,27 @@ def test_a_copied_savepoint_of_a_query_is_restored_without_the_original(
     }
     assert set(files) == set(whole)
     state = latest_state(f"{directory}/b-state", restored.query_id)
-    assert state == [state_of(0, 3), state_of(1, 3)]
+    assert state == states_after(3)
 
 
 @pytest.mark.usefixtures("as_without_spark")
-def test_a_copy_is_as_good_a_base_as_its_original(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+def test_a_copy_is_as_good_a_base_as_its_original(stopped_query: str, directory: str) -> None:
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     copy = copy_savepoint(load_checkpoint(resolve_pointer(pointer)), f"{directory}/copies")
     base = copy.location.external_pointer
-    next_one = take_savepoint(stopped, f"{directory}/more", base=base)
+    next_one = take_savepoint(stopped_query, f"{directory}/more", base=base)
     files = files_of(load_checkpoint(resolve_pointer(next_one)).metadata.streams())
     assert {file.uri.rpartition("/")[0] for file in files} == {base}
 
 
 def test_a_damaged_file_is_status_3_and_nothing_is_left(
-    kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    completed = write_checkpoint(kept.directory, 1)
+    completed = write_checkpoint(store.directory, 1)
     damaged = files_of(completed.metadata.streams())[1]
     replace(damaged.uri, "x" * damaged.size)
     target = f"file://{tmp_path}/archive"
-    assert main(["copy", kept.directory, target, *kept.options]) == 3
+    assert main(["copy", store.directory, target, *store.options]) == 3
     streams = capsys.readouterr()
     assert streams.out == ""
     assert damaged.uri in streams.err

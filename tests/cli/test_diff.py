@@ -10,8 +10,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 from contracts.elements import Order
-from jobs.kept import Kept, write_checkpoint
-from jobs.stopped import put
+from jobs.stopped_query import put
+from jobs.stores import Store, write_checkpoint
 
 from holdfast import take_savepoint
 from holdfast.cli.command_line import main
@@ -27,11 +27,11 @@ from holdfast.locations.coordination import files_of
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 
-def test_json_has_every_difference(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write_checkpoint(kept.directory, 1)
-    second = write_checkpoint(kept.directory, 2, elements=9, before=first)
+def test_json_has_every_difference(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_checkpoint(store.directory, 1)
+    second = write_checkpoint(store.directory, 2, elements=9, before=first)
     a, b = (checkpoint.location.external_pointer for checkpoint in (first, second))
-    assert main(["diff", a, b, "--json", *kept.options]) == 1
+    assert main(["diff", a, b, "--json", *store.options]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert (printed.pop("first")["pointer"], printed.pop("second")["pointer"]) == (a, b)
     old, shared = files_of(first.metadata.streams())
@@ -228,13 +228,13 @@ def test_a_checkpoint_is_like_itself_and_like_its_copy(
 
 @pytest.mark.usefixtures("as_without_spark")
 def test_a_savepoint_equals_its_checkpoint(
-    stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
+    stopped_query: str, directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     assert main(["diff", pointer, f"{directory}/checkpoints", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["files"]["copies"]) == 2
-    put(f"{stopped}/state/0/0/4.snapshot", "whole" * 2000)
-    another = take_savepoint(stopped, f"{directory}/more")
+    put(f"{stopped_query}/state/0/0/4.snapshot", "whole" * 2000)
+    another = take_savepoint(stopped_query, f"{directory}/more")
     assert main(["diff", pointer, another, "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert (printed["progress"], printed["operators"]) == ({}, [])

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs.kept import Kept, reached, write_checkpoint
-from jobs.stopped import remove, replace
+from jobs.stopped_query import remove, replace
+from jobs.stores import Store, s3_options, write_checkpoint
 from servers.s3 import S3Bucket
 
 from holdfast.cli.command_line import main
@@ -36,18 +36,18 @@ def test_ages_are_measured_by_the_clock_of_the_command(
 
 
 def test_json_has_new_and_referenced_bytes_of_checkpoints(
-    kept: Kept, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = write_checkpoint(kept.directory, 2)
-    second = write_checkpoint(kept.directory, 10, elements=1000, before=first)
-    savepoint = write_checkpoint(f"{kept.directory}/kept", 10, savepoint=True)
-    rows = list_json(capsys, kept.directory, *kept.options)
+    first = write_checkpoint(store.directory, 2)
+    second = write_checkpoint(store.directory, 10, elements=1000, before=first)
+    savepoint = write_checkpoint(f"{store.directory}/kept", 10, savepoint=True)
+    rows = list_json(capsys, store.directory, *store.options)
     referenced = first.metadata.operators["visits"].subtasks[1].managed_operator[0].size
     assert rows[1] == {
         "kind": "checkpoint",
         "job": "job",
         "checkpoint": 10,
-        "pointer": f"{kept.directory}/job/chk-10",
+        "pointer": f"{store.directory}/job/chk-10",
         "batch": 9,
         "query_name": "",
         "completed": "2023-11-14T22:13:20+00:00",
@@ -68,8 +68,8 @@ def test_json_has_new_and_referenced_bytes_of_checkpoints(
         "has_claimed": [],
     }
     assert [(row["kind"], row["pointer"], row["referenced_bytes"]) for row in rows] == [
-        ("checkpoint", f"{kept.directory}/job/chk-2", 0),
-        ("checkpoint", f"{kept.directory}/job/chk-10", referenced),
+        ("checkpoint", f"{store.directory}/job/chk-2", 0),
+        ("checkpoint", f"{store.directory}/job/chk-10", referenced),
         ("savepoint", savepoint.location.external_pointer, 0),
     ]
 
@@ -77,7 +77,7 @@ def test_json_has_new_and_referenced_bytes_of_checkpoints(
 def test_spread_files_count_as_new_bytes(
     memory_bucket: S3Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = reached(memory_bucket.server)
+    options = s3_options(memory_bucket.server)
     spread = f"s3://{memory_bucket.name}/checkpoints/_entropy_"
     Stores.parse(dict(pair.split("=", 1) for pair in options[1::2]), spread).use()
     first = write_checkpoint(spread, 1)
@@ -158,11 +158,11 @@ def test_job_picks_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "of job none" in capsys.readouterr().err
 
 
-def test_an_empty_directory_is_status_1(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", kept.directory, "--json", *kept.options]) == 1
+def test_an_empty_directory_is_status_1(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", store.directory, "--json", *store.options]) == 1
     streams = capsys.readouterr()
     assert json.loads(streams.out) == []
-    assert kept.directory in streams.err
+    assert store.directory in streams.err
 
 
 def test_a_damaged_checkpoint_is_status_3_and_the_others_are_listed(

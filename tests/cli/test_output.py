@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from jobs.kept import write_checkpoint
-from jobs.stopped import remove
+from jobs.stopped_query import remove
+from jobs.stores import write_checkpoint
 
 from holdfast.cli.command_line import main
 from holdfast.cli.output import print_json, print_line, print_pairs, print_status, print_table

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs.kept import UID, write_checkpoint
+from jobs.stores import UID, write_checkpoint
 
 from holdfast.cli import main
 from holdfast.locations import CompletedCheckpoint

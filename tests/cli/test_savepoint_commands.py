@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from cli.stores import options_for
-from jobs.stopped import QUERY, UID, all_files, remove, write_query, write_stopped
+from jobs.stopped_query import QUERY, UID, all_files, remove, write_query, write_stopped
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast import restore_savepoint, take_savepoint

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from contracts.elements import Order
 from contracts.golden import golden
-from jobs.kept import Kept, write_checkpoint
-from jobs.stopped import remove
+from jobs.stopped_query import remove
+from jobs.stores import Store, write_checkpoint
 
 from holdfast import take_savepoint
 from holdfast.cli.command_line import main
 from holdfast.locations.coordination import files_of
 
 
-def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    write_checkpoint(kept.directory, 1)
-    newest = write_checkpoint(kept.directory, 2, elements=5)
-    assert main(["show", kept.directory, "--json", *kept.options]) == 0
+def test_json_has_everything(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(store.directory, 1)
+    newest = write_checkpoint(store.directory, 2, elements=5)
+    assert main(["show", store.directory, "--json", *store.options]) == 0
     shown = json.loads(capsys.readouterr().out)
     sizes = [
         subtask.managed_operator[0].size
@@ -30,7 +30,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert shown == golden(
         "show",
-        directory=kept.directory,
+        directory=store.directory,
         seen_bytes=sum(section["seen"].length for section in sections),
         rules_bytes=sum(section["rules"].length for section in sections),
         stored_bytes_0=sizes[0],
@@ -120,9 +120,9 @@ def test_several_jobs_are_status_2_and_none_is_status_1(
 
 @pytest.mark.usefixtures("as_without_spark")
 def test_a_savepoint_shows_spark_s_own_files(
-    stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
+    stopped_query: str, directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     assert main(["show", f"{directory}/savepoints", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["kind"], shown["pointer"]) == ("savepoint", pointer)

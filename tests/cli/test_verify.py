@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs.kept import Kept, write_checkpoint
-from jobs.stopped import put, remove, text_of
+from jobs.stopped_query import put, remove, text_of
+from jobs.stores import Store, write_checkpoint
 
 from holdfast import take_savepoint
 from holdfast.cli import verify as verify_command
@@ -35,54 +35,54 @@ def flip(uri: str) -> None:
 
 
 def test_shared_files_are_read_once_and_all_is_well(
-    kept: Kept, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = write_checkpoint(kept.directory, 1)
-    second = write_checkpoint(kept.directory, 2, elements=9, before=first)
+    first = write_checkpoint(store.directory, 1)
+    second = write_checkpoint(store.directory, 2, elements=9, before=first)
     files = files_of([*first.metadata.streams(), *second.metadata.streams()])
     assert len(files) == 3
-    assert verify_json(capsys, 0, "--all", kept.directory, *kept.options) == {
-        "checkpoints": [f"{kept.directory}/job/chk-1", f"{kept.directory}/job/chk-2"],
+    assert verify_json(capsys, 0, "--all", store.directory, *store.options) == {
+        "checkpoints": [f"{store.directory}/job/chk-1", f"{store.directory}/job/chk-2"],
         "files": 5,
         "bytes": sum(file.size for file in files) + first.metadata_bytes + second.metadata_bytes,
         "failed": [],
     }
-    printed = verify_json(capsys, 0, kept.directory, *kept.options)
-    assert printed["checkpoints"] == [f"{kept.directory}/job/chk-2"]
+    printed = verify_json(capsys, 0, store.directory, *store.options)
+    assert printed["checkpoints"] == [f"{store.directory}/job/chk-2"]
     assert printed["files"] == 3
 
 
 def test_every_damaged_or_missing_file_is_listed(
-    kept: Kept, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damaged, gone = (
-        files_of(write_checkpoint(kept.directory, number, elements=n).metadata.streams())[0]
+        files_of(write_checkpoint(store.directory, number, elements=n).metadata.streams())[0]
         for number, n in ((1, 100), (2, 200))
     )
-    write_checkpoint(kept.directory, 3)
+    write_checkpoint(store.directory, 3)
     flip(damaged.uri)
     remove(gone.uri)
-    flip(f"{kept.directory}/job/chk-3/_metadata")
-    printed = verify_json(capsys, 3, "--all", kept.directory, *kept.options)
+    flip(f"{store.directory}/job/chk-3/_metadata")
+    printed = verify_json(capsys, 3, "--all", store.directory, *store.options)
     wrong = {file["uri"]: (file["problem"], file["bytes"]) for file in printed["failed"]}
     assert wrong == {
         damaged.uri: ("corrupt", damaged.size),
         gone.uri: ("missing", gone.size),
-        f"{kept.directory}/job/chk-3/_metadata": ("corrupt", 0),
+        f"{store.directory}/job/chk-3/_metadata": ("corrupt", 0),
     }
     assert all(file["uri"] in file["message"] for file in printed["failed"])
     assert printed["files"] == 7
-    assert main(["verify", "--all", kept.directory, *kept.options]) == 3
+    assert main(["verify", "--all", store.directory, *store.options]) == 3
     streams = capsys.readouterr()
     assert "2 checkpoints, 7 files" in streams.out
     assert "3 files corrupt or missing" in streams.out
     assert all(uri in streams.out for uri in wrong)
 
 
-def test_nothing_there_is_status_1(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", kept.directory, *kept.options]) == 1
-    assert main(["verify", "--all", kept.directory, *kept.options]) == 1
-    assert capsys.readouterr().err.count(kept.directory) == 2
+def test_nothing_there_is_status_1(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", store.directory, *store.options]) == 1
+    assert main(["verify", "--all", store.directory, *store.options]) == 1
+    assert capsys.readouterr().err.count(store.directory) == 2
 
 
 def test_one_wrong_pointer_of_two_is_status_1(
@@ -96,9 +96,9 @@ def test_one_wrong_pointer_of_two_is_status_1(
 
 @pytest.mark.usefixtures("as_without_spark")
 def test_spark_s_files_of_savepoints_are_read_too(
-    stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
+    stopped_query: str, directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     assert main(["show", pointer, "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["spark_files"]["files"]
     delta = next(file["uri"] for file in files if file["path"].endswith(".delta"))

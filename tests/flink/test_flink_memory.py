@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.moving import SpilledRows, SpillFile
 from holdfast.flink.serializers import hash_codes
+from holdfast.flink.spilled_rows import SpilledRows, SpillFile
 
 BINARY = next(kind for kind in SIMPLE if kind.type == pa.binary())
 TEXT = "x" * 8000

@@ -1,4 +1,4 @@
-"""The same queries over Spark Connect: what is pickled to the server, and started again."""
+"""Jobs over Spark Connect: their functions and sinks are pickled to the server."""
 
 import os
 import time
@@ -36,16 +36,12 @@ class ConnectJob(Job):
         return {**vars(self), "spark": None}
 
     def start(
-        self,
-        function: Sink,
-        rows: DataFrame | None = None,
-        mode: str = "append",
-        **trigger: object,
+        self, function: Sink, rows: DataFrame | None = None, mode: str = "append", **trigger: object
     ) -> Any:
-        """Start the query over all that is there.
+        """Start the query, by default over the rows of the source.
 
-        The server gives the process for its batches ten seconds to start, which no setting
-        changes: on a machine with much else to do that takes several tries.
+        The server gives the process of its batches ten seconds to start, which no setting
+        changes: on a busy machine that takes several tries.
         """
         writer = (
             (self.stream() if rows is None else rows)
@@ -86,17 +82,13 @@ class Marks(BroadcastProcessFunction):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Where a sink on the server waits until the test lets it go on.
-
-    Attributes:
-        path: A named pipe.
-    """
+    """A named pipe at which a sink on the server waits for the test."""
 
     path: Path
 
     @classmethod
-    def closed(cls, directory: Path) -> "Gate":
-        """A new one."""
+    def create(cls, directory: Path) -> "Gate":
+        """Make a closed gate in a directory."""
         os.mkfifo(directory / "gate")
         return cls(directory / "gate")
 
@@ -105,5 +97,5 @@ class Gate:
         self.path.read_bytes()
 
     def await_sink(self) -> None:
-        """Wait until a sink is there, and let it go on."""
+        """Wait until a sink is there, and let it through."""
         self.path.write_bytes(b"")

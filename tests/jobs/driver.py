@@ -1,4 +1,4 @@
-"""A driver in a process of its own: there is one JVM to a process, and a driver may be killed."""
+"""A driver in a separate process: a process has one JVM, and a driver may be killed."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -31,18 +31,18 @@ class Driver:
         sink: SinkOfJob = Job.write_by_spark,
         **options: object,
     ) -> None:
-        """Run a job there until it has read everything; with options of its operator."""
+        """Run a job in the driver until it has read everything, with options of its operator."""
         self._connection.send((job.directory, job.settings, function, sink, options))
 
     def error(self) -> str:
-        """Wait until the job has ended; what its query failed with, or empty."""
-        assert self._connection.poll(RUN_HANGS_S), "the driver does not come to an end"
+        """Wait until the job has ended, and return the error of its query, or an empty text."""
+        assert self._connection.poll(RUN_HANGS_S), "the driver does not end"
         return str(self._connection.recv())
 
 
 @contextmanager
 def driver(master: str, settings: Mapping[str, str]) -> Iterator[Driver]:
-    """A driver for the block; after it neither it nor anything that it has started runs."""
+    """Run a driver for the block; then kill it with everything that it has started."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, master, dict(settings)))

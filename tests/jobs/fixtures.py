@@ -1,4 +1,4 @@
-"""One real Spark for all tests of a run, and the backends that keyed state is in."""
+"""One real Spark for all tests of a run, jobs, and the backends of keyed state."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from jobs.job import Job, local_spark
-from jobs.keyed import USUAL
+from jobs.keyed import DEFAULT_STATE
 from jobs.quick_disk import QUICK_DISK
 from jobs.session import STATE_BACKEND, session_with
 from pyspark.sql import SparkSession
@@ -27,16 +27,16 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return Job(spark, tmp_path / "job")
 
 
-_IN_TURN = ["columnar", pytest.param("rocksdb", marks=pytest.mark.exhaustive)]
+BACKENDS = ["columnar", pytest.param("rocksdb", marks=pytest.mark.exhaustive)]
 
 
-@pytest.fixture(params=_IN_TURN if STATE_BACKEND == "columnar" else [STATE_BACKEND])
+@pytest.fixture(params=BACKENDS if STATE_BACKEND == "columnar" else [STATE_BACKEND])
 def state_backend(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BackendName]:
-    """The backend of keyed state that jobs of the test have, each in turn; all that `make test` is for is seen with the first."""
+    """Run the test once for each backend of keyed state; `make test` needs only the first."""
     backend: BackendName = request.param
-    token = USUAL.set(StateSettings(backend=backend))
+    token = DEFAULT_STATE.set(StateSettings(backend=backend))
     if {"spark", "job"} & set(request.fixturenames):
         setting = {"spark.holdfast.state.backend": backend}
         with session_with(request.getfixturevalue("spark"), setting):
@@ -45,4 +45,4 @@ def state_backend(
         # Never with Spark: its process that polls for idle ticks would still look in the usual directory.
         monkeypatch.setattr(tempfile, "tempdir", QUICK_DISK)
         yield backend
-    USUAL.reset(token)
+    DEFAULT_STATE.reset(token)

@@ -5,10 +5,13 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from jobs.session import STATE_BACKEND, session_with
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -16,6 +19,7 @@ from holdfast import StatefulFunction, stateful, stateful_query
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.spark.by_key import KeyedOutput
 from holdfast.spark.operators import Sink
 from holdfast.spark.query import StatefulOperator, StatefulQuery
 
@@ -28,16 +32,16 @@ LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What makes small queries cheap, in a Spark that finds the modules of tests."""
+"""Settings that make small queries cheap, in a Spark that finds the modules of tests."""
 
 
 def local_spark(cores: int = 2) -> SparkSession:
-    """A Spark in this process alone."""
+    """Return a Spark that is in this process only."""
     return connect(f"local[{cores},2]", LOCAL)  # a task that fails is tried once more
 
 
 def connect(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """A Spark whose executors find the modules of this process."""
+    """Return a Spark whose executors find the modules of this process."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     session = (
@@ -59,7 +63,7 @@ def connect(master: str, settings: Mapping[str, str]) -> SparkSession:
 class Job:
     """A streaming query over a folder of Parquet files, which can be run again and again.
 
-    Each file is a micro-batch; `run` goes on until all files are read, or raises.
+    Each file is a micro-batch; `run` ends when all files are read, or raises.
     """
 
     schema = "id long, at timestamp, name string"
@@ -98,15 +102,15 @@ class Job:
         (only,) = self.checkpoints.iterdir()
         return only
 
-    def completed(self) -> list[int]:
-        """Ids of the completed checkpoints, looked up behind the library's back."""
+    def checkpoint_ids(self) -> list[int]:
+        """Return the ids of the completed checkpoints, read without the library."""
         return sorted(
             int(file.parent.name.removeprefix("chk-"))
             for file in self.checkpoints.glob("*/chk-*/_metadata")
         )
 
     def feed(self, files: int, rows: int = 100) -> None:
-        """Put files into the source, each with so many new rows."""
+        """Put files into the source, each with this many new rows."""
         for _ in range(files):
             ids = range(self._rows, self._rows + rows)
             columns = {
@@ -133,20 +137,16 @@ class Job:
         self._rows += len(moments_us)
 
     def stream(self) -> DataFrame:
-        """The rows of the source, a file in each micro-batch."""
+        """Return the rows of the source, a file in each micro-batch."""
         stream = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
         return stream.parquet(str(self.source))
 
     def run(self, function: Sink) -> None:
-        """Read everything that is there."""
+        """Read all files of the source."""
         self.start(function, availableNow=True).awaitTermination()
 
     def start(
-        self,
-        function: Sink,
-        rows: DataFrame | None = None,
-        mode: str = "append",
-        **trigger: object,
+        self, function: Sink, rows: DataFrame | None = None, mode: str = "append", **trigger: object
     ) -> StreamingQuery:
         """Start the query, by default over the rows of the source."""
         with session_with(self.spark, self.settings):
@@ -161,16 +161,16 @@ class Job:
             return query
 
     def operator(self, function: StatefulFunction, **options: object) -> StatefulOperator:
-        """The function as an operator with two subtasks, writing to `output`."""
+        """Return the function as an operator with two subtasks, writing to `output`."""
         arguments: dict[str, object] = {"sink": self.write, "uid": "operator", "parallelism": 2}
         return stateful(function, **(arguments | options))  # type: ignore[arg-type]
 
     def part(self, function: StatefulFunction, uid: str, **options: object) -> StatefulOperator:
-        """The function as one of several operators, with two subtasks and without a sink."""
+        """Return the function as one of several operators, with two subtasks and without a sink."""
         return self.operator(function, uid=uid, sink=None, **options)
 
     def chain(self, *parts: StatefulOperator, sink: Sink | None = None) -> StatefulQuery:
-        """A query that runs its rows through all of them, one after the other."""
+        """Return a query that runs its rows through the operators one after the other."""
 
         def process(rows: DataFrame, batch_id: int) -> None:
             for chained in parts:
@@ -181,15 +181,31 @@ class Job:
         return query
 
     def latest(self) -> CompletedCheckpoint:
-        """The newest checkpoint."""
+        """Return the newest checkpoint."""
         storage = FileSystemCheckpointStorage(f"file://{self.checkpoints}")
         latest = load_latest_checkpoint(storage.create_checkpoint_storage(self.job_directory.name))
         assert latest is not None
         return latest
 
     def ids_held(self, uid: str = "operator") -> list[int]:
-        """All ids in an operator's list state `rows`, sorted, read without Spark."""
+        """Return all ids in an operator's list state `rows`, sorted, read without Spark."""
         return sorted(i for ids in self.ids_by_subtask(uid).values() for i in ids)
+
+    def check_every_row_is_there_once(self, *uids: str) -> None:
+        """Check that each row is either in the output or in the state of one of the operators."""
+        held = [i for uid in uids or ("operator",) for i in self.ids_held(uid)]
+        assert sorted([*self.ids_written(), *held]) == self.ids_fed
+
+    def check_refused(self, function: Sink, message: str) -> None:
+        """Check that a query fails with a message before it changes a checkpoint, the ownership or the output."""
+
+        def contents() -> object:
+            return self.ids_written(), sorted(self.job_directory.glob("*/*"))
+
+        before = contents()
+        with pytest.raises(StreamingQueryException, match=message):
+            self.run(function)
+        assert contents() == before
 
     @property
     def ids_fed(self) -> list[int]:
@@ -197,27 +213,34 @@ class Job:
         return list(range(self._rows))
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """A sink that replaces what it wrote for the batch before.
-
-        Spark's own writer would cost as much as all else in so small a batch.
-        """
+        """Replace the output of the batch, without Spark's writer, which costs as much as the rest of a small batch."""
         written = rows.toArrow()
         directory = self.output / f"batch={batch_id}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         pq.write_table(written, directory / "rows.parquet")
 
+    def write_and_fail_in(self, batch: int) -> Sink:
+        """Return a sink that writes its rows, and then fails in a batch."""
+
+        def sink(rows: DataFrame, batch_id: int) -> None:
+            self.write(rows, batch_id)
+            if batch_id == batch:
+                raise OSError("as planned")
+
+        return sink
+
     def write_by_spark(self, rows: DataFrame, batch_id: int) -> None:
-        """The same, by tasks of Spark."""
+        """Replace the output of the batch by tasks of Spark."""
         rows.write.mode("overwrite").parquet(str(self.output / f"batch={batch_id}"))
 
     def ids_written(self) -> list[int]:
-        """All ids in the output, sorted, read without Spark."""
+        """Return all ids in the output, sorted, read without Spark."""
         files = self.output.glob("batch=*/*.parquet")
         return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
 
     def ids_by_subtask(self, uid: str = "operator") -> dict[int, list[int]]:
-        """The ids in each subtask's list state `rows`, in the last checkpoint."""
+        """Return the ids in each subtask's list state `rows`, in the last checkpoint."""
         held = {}
         for subtask, state in self.latest().metadata.operators[uid].subtasks.items():
             backend = OperatorStateBackend.restore(state.managed_operator)
@@ -226,12 +249,37 @@ class Job:
         return held
 
     def repeat_last_batch(self) -> None:
-        """Make Spark forget that it has committed its last batch, as if it was killed before."""
+        """Make Spark forget that it has committed its last batch, as if it had been killed before."""
         last = max(int(file.name) for file in (self.spark_checkpoint / "commits").glob("[0-9]*"))
         for file in (self.spark_checkpoint / "commits").iterdir():
             if file.name in (str(last), f".{last}.crc"):
                 file.unlink()
 
     def forget_spark_checkpoint(self) -> None:
-        """Start over on Spark's side."""
+        """Delete the checkpointLocation, so that Spark starts from scratch."""
         shutil.rmtree(self.spark_checkpoint)
+
+
+def keyed_stream(job: Job) -> DataFrame:
+    """Return the rows of the source with one of three keys, and a watermark."""
+    rows = job.stream().selectExpr("id % 3 as key", "id as value", "at")
+    return rows.withWatermark("at", "0 seconds")
+
+
+def run_keyed(
+    job: Job,
+    output: KeyedOutput | DataFrame,
+    location: str | Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> dict[int, list[tuple[Any, ...]]]:
+    """Read all files of the source, and return the sorted output rows of each batch."""
+    batches: dict[int, list[tuple[Any, ...]]] = {}
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        batches[batch_id] = sorted((tuple(row) for row in rows.collect()), key=str)
+
+    with session_with(job.spark, job.settings if settings is None else settings):
+        writer = output.writeStream.queryName("by key").outputMode("update")
+        writer = writer.option("checkpointLocation", str(location or job.spark_checkpoint))
+        writer.foreachBatch(write).trigger(availableNow=True).start().awaitTermination()
+    return batches

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jobs.coordinated import QUERY, begun, progress
+from jobs.coordinator import QUERY, begin_checkpoint, progress
 from jobs.session import STATE_BACKEND
 from msgspec import structs
 from pyspark import cloudpickle
@@ -39,26 +39,26 @@ from holdfast.spark.subtask import (
 )
 
 UID = "operator"
-USUAL = ContextVar("USUAL", default=StateSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
-"""What jobs have that are not told."""
+DEFAULT_STATE = ContextVar("USUAL", default=StateSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
+"""Settings of jobs that are given no others."""
 
 
 class KeyedJob:
     """A query whose operator is keyed, from one start to the next.
 
     Args:
-        directory: Where its checkpoints go.
+        directory: URI of the checkpoint directory.
         function: The operator's function.
         key: The key's columns.
-        schema: The rows that come; timestamps and such as Arrow has them.
-        output: The rows that go; None for such as come.
+        schema: Arrow schema of the input rows.
+        output: Arrow schema of the output rows; None for that of the input.
         parallelism: Number of subtasks.
         start: The savepoint that it begins with.
-        claims_start: Whether it claims that.
-        job_id: The job.
+        claims_start: Whether it claims the savepoint.
+        job_id: Id of the job.
         query_id: Spark's id of the query.
-        state: The backends of keyed state and the limits of task-local state; None for the usual ones.
-        inline_threshold: State of at most so many bytes is no file.
+        state: Settings of keyed and task-local state; None for the default.
+        inline_threshold: State of at most this many bytes is stored inline.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class KeyedJob:
             storage=storage,
             stores=settings.stores,
             compression=None,
-            state=state or USUAL.get(),
+            state=state or DEFAULT_STATE.get(),
             clock=SYSTEM_CLOCK,
         )
         access = storage.create_checkpoint_storage(job_id)
@@ -131,15 +131,15 @@ class KeyedJob:
         """Run a batch.
 
         Args:
-            rows: What comes.
+            rows: The input rows.
             times: The time of the batch, and its watermark.
-            completes: Whether its checkpoint is completed, or given up.
+            completes: Whether its checkpoint is completed, or aborted.
 
         Returns:
-            What goes to the sink.
+            The output rows.
         """
         table = pa.Table.from_pylist(list(rows), self._schema).combine_chunks()
-        pending = begun(self._driver, self._batch_id)
+        pending = begin_checkpoint(self._driver, self._batch_id)
         assigned = pending.assigned[UID]
         key = OperatorKey(
             pa.schema([self._schema.field(name) for name in self._key]), assigned.max_parallelism
@@ -169,16 +169,14 @@ class KeyedJob:
                     assigned.subtasks,
                     None,
                 ),
-                reports=Reported(reports),
+                reports=ReportList(reports),
             )
             for subtask in range(self._parallelism):
                 marks = pa.array([subtask - self._parallelism], pa.int64())
-                nothing = [pa.nulls(1, field.type) for field in self._schema]
-                mark = pa.record_batch([*nothing, marks], [*self._schema.names, "subtask"])
-                dealt = table.filter(pa.array(subtasks == subtask))
-                marked = dealt.append_column(
-                    "subtask", pa.array([subtask] * len(dealt), pa.int64())
-                )
+                nulls = [pa.nulls(1, field.type) for field in self._schema]
+                mark = pa.record_batch([*nulls, marks], [*self._schema.names, "subtask"])
+                own = table.filter(pa.array(subtasks == subtask))
+                marked = own.append_column("subtask", pa.array([subtask] * len(own), pa.int64()))
                 for batch in runner(iter([mark, *marked.to_batches()])):
                     output += batch.to_pylist()
             acknowledgements = decode_acknowledgements(reports)
@@ -218,8 +216,8 @@ class KeyedJob:
         return groups * self._parallelism // max_parallelism
 
 
-class Reported:
-    """What subtasks report."""
+class ReportList:
+    """Collects the reports of subtasks, as an accumulator of Spark does."""
 
     def __init__(self, into: list[bytes]) -> None:
         self.value = into

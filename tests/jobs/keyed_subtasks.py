@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from contracts.keyed.checkpoints import KeyedCheckpoints, parts_of
 from contracts.progress import progress_after_batch
-from jobs.keyed import USUAL
+from jobs.keyed import DEFAULT_STATE
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast import StatefulFunction
@@ -36,17 +36,17 @@ class KeyedSubtasks:
         make: Makes the operator; each subtask of each batch has a new one.
         key: The key's columns.
         parallelism: Number of subtasks of the next batch.
-        backend: What keeps the state.
-        output: The rows that come out; None for such as come.
-        late_rows: How many rows were late in the last batch.
-        next_timer: The earliest timer of event time that it has left, milliseconds.
+        backend: The backend of keyed state.
+        output: Schema of the output rows; None for that of the input.
+        late_rows: Number of late rows in the last batch.
+        next_timer: The earliest pending timer of event time, milliseconds.
         watermark: The watermark of the last batch.
     """
 
     make: Callable[[], StatefulFunction]
     key: pa.Schema
     parallelism: int = 1
-    backend: BackendName = field(default_factory=lambda: USUAL.get().backend)
+    backend: BackendName = field(default_factory=lambda: DEFAULT_STATE.get().backend)
     output: pa.Schema | None = None
     late_rows: int = 0
     next_timer: int | None = None
@@ -58,13 +58,13 @@ class KeyedSubtasks:
     def batch(
         self, rows: pa.Table, *, watermark: int = 0, batch_time: int = 0, replays: int = 0
     ) -> list[dict[str, Any]]:
-        """Run a batch and complete its checkpoint. Returns the rows that come out.
+        """Run a batch, complete its checkpoint, and return the output rows.
 
         Args:
             rows: The rows.
             watermark: The watermark of the batch.
             batch_time: The time of the batch.
-            replays: How often the batch runs before without completing, each time from the same state.
+            replays: Number of runs of the batch that don't complete, before the one that does.
         """
         out = self.run(rows, watermark=watermark, batch_time=batch_time, replays=replays)
         return [row for batch in out for row in batch.to_pylist()]
@@ -72,7 +72,7 @@ class KeyedSubtasks:
     def run(
         self, rows: pa.Table, *, watermark: int = 0, batch_time: int = 0, replays: int = 0
     ) -> list[pa.RecordBatch]:
-        """Do what `batch` does. Returns the batches of Arrow that come out."""
+        """Do what `batch` does, and return the output as batches of Arrow."""
         for _ in range(replays):
             self._run(rows, watermark, batch_time)
         out, self._handles = self._run(rows, watermark, batch_time)
@@ -80,7 +80,7 @@ class KeyedSubtasks:
         return out
 
     def complete(self, uid: str) -> str:
-        """Complete a checkpoint of the operator as it is now. Returns its pointer."""
+        """Complete a checkpoint of the operator, and return its pointer."""
         self._checkpoint_id += 1
         stored = {
             index: StoredSubtask(managed_keyed=(handle,))

@@ -1,4 +1,4 @@
-"""A driver that kills itself, and its JVM, in its second batch, when nothing of it is missing but its metadata."""
+"""A driver that kills itself and its JVM in its second batch, when only the metadata is missing."""
 
 import os
 import signal
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
+from jobs.session import jvm_of
 
 from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
 from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
@@ -17,7 +17,7 @@ FILES = 4
 ROWS = 100
 GROUP = 70
 BATCH = 1
-"""The batch in which all happens; the first leaves state to restore from."""
+"""The disturbed batch; the first one leaves state to restore from."""
 
 
 def kill(victims: list[int]) -> None:
@@ -33,20 +33,18 @@ def main(directory: Path) -> None:
     victims = [jvm_of(spark), os.getpid()]
 
     commit = "holdfast.spark.query.coordinator.complete_checkpoint"
-    with mock.patch(commit, killing(victims)):
+    with mock.patch(commit, kill_before_commit(victims)):
         job.run(job.operator(Groups(GROUP)))
 
 
-def killing(victims: list[int]) -> Callable[..., object]:
-    """The real commit, with death just before it in the second batch."""
+def kill_before_commit(victims: list[int]) -> Callable[..., object]:
+    """Return the real commit, which kills the processes first in the second batch."""
 
-    def committing(
-        location: CheckpointStorageLocation,
-        metadata: CheckpointMetadata,
-        ownership: JobOwnership,
+    def commit(
+        location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
     ) -> CompletedCheckpoint:
         if metadata.checkpoint_id == BATCH + 1:
             kill(victims)
         return complete_checkpoint(location, metadata, ownership)
 
-    return committing
+    return commit

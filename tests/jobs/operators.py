@@ -1,24 +1,27 @@
-"""Operators for tests; a module of its own, so that executors can import it."""
+"""Operators for tests, in a module that executors can import."""
 
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from holdfast import BroadcastProcessFunction, StatefulFunction
+from holdfast import BroadcastProcessFunction, KeyedProcessFunction, StatefulFunction
 from holdfast.backends import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
     ListState,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
 )
 
 
@@ -41,22 +44,22 @@ class Groups(StatefulFunction):
         self.rows.update(rows.slice(whole))
 
 
-class GroupsToldOnDriver(Groups):
-    """Also writes down what the driver is told of checkpoints."""
+class NotifiedGroups(Groups):
+    """Also records the notifications that the driver gets."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.told: list[tuple[str, int]] = []
+        self.notifications: list[tuple[str, int]] = []
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.told.append(("complete", checkpoint_id))
+        self.notifications.append(("complete", checkpoint_id))
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self.told.append(("aborted", checkpoint_id))
+        self.notifications.append(("aborted", checkpoint_id))
 
 
 class FailsOnce(Groups):
-    """Fails in its first attempt, after it has let rows through; a marker file tells that it did."""
+    """Fails in its first attempt after it has let rows through, and leaves a marker file."""
 
     def __init__(self, size: int, marker: Path) -> None:
         super().__init__(size)
@@ -79,7 +82,7 @@ class AlwaysFails(Groups):
             raise RuntimeError("as planned")
 
 
-class CountsLongs(StatefulFunction):
+class RowNumbers(StatefulFunction):
     """Numbers the rows of its subtask over all batches; another state type and output schema."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
@@ -108,7 +111,7 @@ class StopsReading(Groups):
 
 
 class Returns(Groups):
-    """Returns from `process` what it was told to, having read all rows."""
+    """Returns the given object from `process`, having read all rows."""
 
     def __init__(self, returned: object) -> None:
         super().__init__(1)
@@ -127,23 +130,23 @@ class YieldsTables(Groups):
         yield pa.Table.from_batches(list(super().process(batches)), self.rows.to_table().schema)
 
 
-class BadListener(Groups):
-    """Fails whenever it is told of a checkpoint."""
+class FailingListener(Groups):
+    """Fails whenever it is notified of a checkpoint."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         raise RuntimeError("as planned")
 
 
 class WrongColumns(Groups):
-    """Yields what its schema doesn't say."""
+    """Yields columns that differ from its schema."""
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.select(["name"])
 
 
-class TellsOfItself(StatefulFunction):
-    """Adds to each row which subtask it came to; yields a row without id if there was none."""
+class SubtaskReporter(StatefulFunction):
+    """Adds to each row the subtask that it was routed to, with the subtask's key groups."""
 
     added = ", subtask int, parallelism int, first_group int, last_group int"
 
@@ -168,8 +171,8 @@ class TellsOfItself(StatefulFunction):
             yield batch
 
 
-class CountsByKey(StatefulFunction):
-    """Counts rows by `name` in raw keyed state; rows bring their key group along."""
+class RawKeyedCounts(StatefulFunction):
+    """Counts rows by `name` in raw keyed state; rows have a column with their key group."""
 
     schema = "name string, count long, subtask int"
 
@@ -199,8 +202,8 @@ class CountsByKey(StatefulFunction):
             output.write(json.dumps(counts).encode())
 
 
-class AllKinds(StatefulFunction):
-    """Yields what each kind of state holds at the beginning of a batch, and adds to each."""
+class AllOperatorStates(StatefulFunction):
+    """Yields the contents of each operator state at the beginning of a batch, and adds to each."""
 
     schema = (
         "subtask int, list array<long>, union array<long>, rules array<string>, raw array<string>"
@@ -244,7 +247,7 @@ class AllKinds(StatefulFunction):
 
 
 class Rules(BroadcastProcessFunction):
-    """Adds to each row the rule that holds for all rows, which comes by another stream."""
+    """Adds the last broadcast rule to each row."""
 
     schema = "id long, rule string, rules long, subtask int"
 
@@ -271,10 +274,10 @@ class Rules(BroadcastProcessFunction):
             yield pa.record_batch(columns)
 
 
-class AwaitsAnotherPass(Groups):
-    """Marks each pass over its rows by a number, and waits some seconds for the next one to begin.
+class AwaitsNextPass(Groups):
+    """Leaves a numbered file for each pass over its rows, and waits up to four seconds for the next pass.
 
-    For a single subtask. If no other pass is begun it just takes long.
+    For a single subtask.
     """
 
     def __init__(self, size: int, passes: Path) -> None:
@@ -288,8 +291,8 @@ class AwaitsAnotherPass(Groups):
         yield from super().process(batches)
 
 
-class NoRowsBehind:
-    """For `mapInArrow`: yields nothing, once there is a file."""
+class DropRowsAfter:
+    """For `mapInArrow`: drops all rows, once there is a file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -300,21 +303,21 @@ class NoRowsBehind:
 
 
 def await_file(file: Path, *, timeout_s: float) -> None:
-    """Wait for another process to make it, but no longer than that."""
+    """Wait for another process to create a file, for at most a time."""
     deadline = time.monotonic() + timeout_s
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
 def never_ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Keeps a task busy until it is killed."""
+    """Keep a task busy until it is killed."""
     for batch in batches:
         threading.Event().wait()
         yield batch
 
 
-class DiesOnce(CountsLongs):
-    """Kills its worker in its first attempt, behind a change of its state; a marker tells that it did."""
+class DiesOnce(RowNumbers):
+    """Kills its worker in its first attempt after a change of its state, and leaves a marker file."""
 
     def __init__(self, marker: Path, *, after_rows: int) -> None:
         self.marker = marker
@@ -328,15 +331,66 @@ class DiesOnce(CountsLongs):
 
 
 def local_directories(_: object) -> list[str]:
-    """Directories that Spark gives to the task."""
+    """Return the directories that Spark gives to the task."""
     return os.environ["SPARK_LOCAL_DIRS"].split(",")
 
 
-class AsksForNothing(StatefulFunction):
-    """Lets rows through, and asks for none of the states that the operator has."""
+class StatelessFunction(StatefulFunction):
+    """Lets rows through, and declares no state."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         pass
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
+
+
+class TimesReporter(StatefulFunction):
+    """Yields a row for itself, and a row for each of its rows, all with the times of the batch."""
+
+    schema = "id long, batch_time long, watermark long, late_watermark long"
+    time_mode = "event"
+
+    def __init__(self, *, keeps_late_rows: bool = False) -> None:
+        self.keeps_late_rows = keeps_late_rows
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.times = [context.batch_time, context.watermark, context.times.late_watermark]
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ids = [None, *(i for batch in batches for i in batch["id"].to_pylist())]
+        times = [pa.array([time] * len(ids), pa.int64()) for time in self.times]
+        names = ["id", "batch_time", "watermark", "late_watermark"]
+        yield pa.RecordBatch.from_arrays([pa.array(ids, pa.int64()), *times], names=names)
+
+
+TOTALS = pa.schema([("rows", pa.int64()), ("ids", pa.int64())])
+
+
+class Totals(StatefulFunction):
+    """Counts rows and adds up ids by key, in columns; yields the totals of the changed keys."""
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.store = context.keyed_state_store
+        self.totals = self.store.get_reducing_state(
+            ReducingStateDescriptor("totals", {"rows": "count", "ids": "sum"}, TOTALS)
+        )
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = self.store.keys(batch)
+            self.totals.columns.add(keys, {"ids": batch["id"]})
+            rows, ids = self.totals.columns.get(keys).flatten()
+            yield pa.record_batch([keys.columns[0], rows, ids], ["key", "rows", "ids"])
+
+
+class Days(KeyedProcessFunction):
+    """Counts the rows of each name and day."""
+
+    def open(self, context: FunctionInitializationContext) -> None:
+        self.counts = context.keyed_state_store.get_state(ValueStateDescriptor("counts", int))
+
+    def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[Any]:
+        assert key.day is None or isinstance(key.day, datetime)
+        self.counts.update((self.counts.value() or 0) + rows.num_rows)
+        yield key.name, key.day, self.counts.value()

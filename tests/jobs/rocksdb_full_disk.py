@@ -42,14 +42,14 @@ class Job:
         self._handles: list[Any] = []
 
     def begin(self) -> None:
-        """Take the checkpoint that all goes on from."""
-        tables = self._opened()
+        """Take the checkpoint that every case restores."""
+        tables = self._open_tables()
         put(tables, range(ROWS), FIRST)
         self._handles += self._snapshot(tables, 1)
         tables.close()
 
     def fill_while_it_merges(self) -> None:
-        tables = self._opened()
+        tables = self._open_tables()
         with self._is_full():
             for number in range(100):
                 put(tables, range(number * ROWS, (number + 1) * ROWS), os.urandom(100))
@@ -57,18 +57,18 @@ class Job:
         self._check()
 
     def fill_while_it_waits_for_flushes(self) -> None:
-        """Often a write waits for a flush just when this fails: in a third of the rounds, where it was looked at."""
+        """In about a third of the rounds a write waits for a flush just when the flush fails."""
         for _ in range(5):
-            tables = self._opened(memory_bytes=4 << 20)
+            tables = self._open_tables(memory_bytes=4 << 20)
             with self._is_full():
                 for number in range(1000):
                     put(tables, range(number * 500, (number + 1) * 500), os.urandom(100))
             tables.close()
         self._check()
 
-    def fill_while_it_merges_what_is_small(self) -> None:
-        """What is written would find room, but not what is merged."""
-        tables = self._opened()
+    def fill_while_it_merges_small_files(self) -> None:
+        """There is room for the written files, but not for the merged one."""
+        tables = self._open_tables()
         with full(self._host, 500_000), self._is_full():
             for number in range(2, 200):
                 put(tables, range(number, ROWS, 100), os.urandom(100))
@@ -77,7 +77,7 @@ class Job:
         self._check()
 
     def fill_before_it_captures(self) -> None:
-        tables = self._opened()
+        tables = self._open_tables()
         put(tables, range(ROWS), os.urandom(100))
         before = files_below(self._store)
         with full(self._host, 0), self._is_full():
@@ -93,11 +93,11 @@ class Job:
         before = os.listdir(self._host)
         with full(self._host, room):
             with self._is_full():
-                self._opened()
+                self._open_tables()
             assert sorted(os.listdir(self._host)) == sorted([*before, BALLAST])
         self._check()
 
-    def _opened(self, memory_bytes: int = 1 << 20) -> Any:
+    def _open_tables(self, memory_bytes: int = 1 << 20) -> Any:
         settings = RocksDBSettings(memory_bytes=memory_bytes)
         return open_tables(
             ALL, self._handles, backend="rocksdb", directory=self._host, rocksdb=settings
@@ -112,22 +112,22 @@ class Job:
         return pytest.raises(StorageFullError, match=self._host)
 
     def _check(self) -> None:
-        """Nothing is left of who failed, and the next one has all rows."""
+        """Check that failed databases left nothing, and the next one has all rows."""
         assert not [name for name in os.listdir(self._host) if name.endswith(".rocksdb")]
-        tables = self._opened()
+        tables = self._open_tables()
         rows = [row for step in tables.table(SPEC).scan() for row in step.values[0].to_pylist()]
         assert rows == [FIRST] * ROWS
         tables.close()
 
 
 def put(tables: Any, numbers: range, value: bytes) -> None:
-    """The same value for each key."""
+    """Put the same value for each key."""
     keys = Keys.of([pa.array(numbers, pa.int64())], GROUPS)
     tables.table(SPEC).write(keys.identities, (pa.array([value] * len(keys)),))
 
 
 def files_below(directory: str) -> list[str]:
-    """All files."""
+    """Return all files below a directory."""
     return sorted(
         os.path.join(parent, name) for parent, _, names in os.walk(directory) for name in names
     )
@@ -135,7 +135,7 @@ def files_below(directory: str) -> list[str]:
 
 @contextmanager
 def full(directory: str, room: int) -> Iterator[None]:
-    """A disk with so little room."""
+    """Leave only this much room on the disk, in bytes."""
     path = os.path.join(directory, BALLAST)
     with open(path, "wb", buffering=0) as ballast:
         with suppress(OSError):
@@ -153,9 +153,9 @@ if __name__ == "__main__":
     job.begin()
     job.fill_while_it_merges()
     job.fill_while_it_waits_for_flushes()
-    job.fill_while_it_merges_what_is_small()
+    job.fill_while_it_merges_small_files()
     job.fill_before_it_captures()
     for room in (300_000, 0):
         job.fill_before_it_opens(room=room, has_copies=False)
     job.fill_before_it_opens(room=0, has_copies=True)
-    print("all of it")
+    print("done")

@@ -1,10 +1,10 @@
-"""Lives of a backend on RocksDB that end by SIGKILL, each in a process of its own, and what the next one has.
+"""Lives of a backend on RocksDB that end by SIGKILL, each in its own process, and the state of the next one.
 
     python -m jobs.rocksdb_lives DIRECTORY STEP
 
-A life restores from a checkpoint of two subtasks, writes, and takes a snapshot. It is killed before every STEP-th call by which
-Python touches a file of it, and while RocksDB opens, merges and captures. Then another process restores from the last
-confirmed checkpoint, on the same directory of the host; beside them a process lives on that has files there, too.
+A life restores from a checkpoint of two subtasks, writes, and takes a snapshot. It is killed before every STEP-th call of
+Python that touches one of its files, and while RocksDB opens, merges and captures. Then another process restores from the
+last confirmed checkpoint in the same directory of the host. A neighbour process keeps files in that directory all the time.
 """
 
 import glob
@@ -49,11 +49,11 @@ class Lives:
         self._access.initialize_base_locations_for_checkpoint()
 
     def begin(self) -> None:
-        """Take the checkpoint that all lives go on from."""
+        """Take the checkpoint that all lives restore."""
         location = self._access.initialize_location_for_checkpoint(1)
         handles = []
         for groups in HALVES:
-            tables = self._opened(groups, [])
+            tables = self._open_tables(groups, [])
             for part in range(2):  # a sorted file each
                 keys = _keys(range(part * ROWS // 2, (part + 1) * ROWS // 2))
                 mine = keys.identities.sort_keys >> 48
@@ -66,7 +66,7 @@ class Lives:
 
     def live(self) -> None:
         """Restore, write, take a snapshot that is never confirmed, and close."""
-        tables = self._opened(ALL, self._handles())
+        tables = self._open_tables(ALL, self._handles())
         table = tables.table(SPEC)
         keys = _keys(range(ROWS // 2, 2 * ROWS))
         table.write(keys.identities, (pa.array([-1] * len(keys)),))
@@ -75,27 +75,27 @@ class Lives:
 
     def write_on(self) -> None:
         """Restore, and write without end, so that files are merged."""
-        table = self._opened(ALL, self._handles()).table(SPEC)
+        table = self._open_tables(ALL, self._handles()).table(SPEC)
         keys = _keys(range(50 * ROWS))
         while True:
             table.write(keys.identities, keys.columns)
 
     def check(self) -> None:
-        """Restore as the next attempt does: all rows are there, and nothing else of who was killed."""
-        tables = self._opened(ALL, self._handles())
+        """Restore as the next attempt does: all rows are there, and no files of the killed process."""
+        tables = self._open_tables(ALL, self._handles())
         rows = [row for step in tables.table(SPEC).scan() for row in step.values[0].to_pylist()]
         assert sorted(rows) == list(range(ROWS)), len(rows)
         names = os.listdir(self._host)
         alive = [name for name in names if name.endswith(".rocksdb")]
-        assert len(alive) == 2, alive  # this process' own, and the neighbour's
+        assert len(alive) == 2, alive  # of this process and of the neighbour
         assert not [name for name in names if name not in alive and len(name) != 32], names
         tables.close()
 
     def stay(self, began: int, ends: tuple[int, int]) -> None:
-        """Live beside all others, and have all rows when they are over, or whoever started them is."""
+        """Restore, stay open until all others have ended, and then have all rows."""
         reads, writes = ends
         os.close(writes)
-        tables = self._opened(ALL, self._handles())
+        tables = self._open_tables(ALL, self._handles())
         os.close(began)
         os.read(reads, 1)
         assert sum(map(len, tables.table(SPEC).scan())) == ROWS
@@ -108,10 +108,12 @@ class Lives:
                 path.unlink()
 
     def _handles(self) -> list[SegmentsStateHandle]:
-        handles: list[SegmentsStateHandle] = pickle.loads(self._confirmed.read_bytes())  # our own
+        handles: list[SegmentsStateHandle] = pickle.loads(
+            self._confirmed.read_bytes()
+        )  # written by `begin`
         return handles
 
-    def _opened(self, groups: KeyGroupRange, handles: list[SegmentsStateHandle]) -> Any:
+    def _open_tables(self, groups: KeyGroupRange, handles: list[SegmentsStateHandle]) -> Any:
         host = str(self._host)
         return open_tables(groups, handles, backend="rocksdb", directory=host, rocksdb=SETTINGS)
 
@@ -120,15 +122,15 @@ def _keys(numbers: range) -> Keys:
     return Keys.of([pa.array(numbers, pa.int64())], GROUPS)
 
 
-def forked(action: Callable[[], object]) -> int:
-    """The id of a process that does the action, and ends with status 0 if it succeeds."""
+def fork(action: Callable[[], object]) -> int:
+    """Run the action in a child process, and return its id; its status is 0 if the action succeeds."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             action()
             status = 0
-        except BaseException as error:  # noqa: BLE001  # it is shown, and the process ends
+        except BaseException as error:  # noqa: BLE001  # printed; the process ends
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
             sys.stderr.flush()
@@ -136,8 +138,8 @@ def forked(action: Callable[[], object]) -> int:
     return pid
 
 
-def succeeded(pid: int) -> bool:
-    """Whether a process ended well; False if it was killed. All else is an error."""
+def await_exit(pid: int) -> bool:
+    """Wait for a process. Return True if it succeeded, False if it was killed; all else is an error."""
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL, status
@@ -146,10 +148,10 @@ def succeeded(pid: int) -> bool:
     return True
 
 
-def killed_before(nth: int, directory: Path, action: Callable[[], object]) -> Callable[[], object]:
-    """The action, in a process that is killed before the n-th call of Python that touches a file of the directory."""
+def dying_before(nth: int, directory: Path, action: Callable[[], object]) -> Callable[[], object]:
+    """Return the action with a SIGKILL before the n-th call of Python that touches a file of the directory."""
 
-    def acting() -> None:
+    def run() -> None:
         calls = 0
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -165,60 +167,63 @@ def killed_before(nth: int, directory: Path, action: Callable[[], object]) -> Ca
         sys.addaudithook(hook)
         action()
 
-    return acting
+    return run
 
 
-def killed_when(stands: Callable[[], bool], action: Callable[[], object]) -> None:
-    """Do the action in processes until another one has killed one of them where it stands there; who is faster ends well."""
+def kill_when(is_reached: Callable[[], bool], action: Callable[[], object]) -> None:
+    """Run the action in new processes until one of them is killed at the point; one that passes it must succeed."""
 
-    def acting() -> None:
+    def run() -> None:
         with suppress(FileNotFoundError):
             action()
 
     while True:
-        pid = forked(acting)
-        while not stands():
+        pid = fork(run)
+        while not is_reached():
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 assert status == 0, status
                 break
         else:
             os.kill(pid, signal.SIGKILL)
-            if not succeeded(pid):
+            if not await_exit(pid):
                 return
 
 
-def opened(host: Path) -> list[str]:
-    """Directories of databases on the host."""
+def database_directories(host: Path) -> list[str]:
+    """Return the directories of databases on the host."""
     return glob.glob(f"{host}/*.rocksdb")
 
 
 def main(directory: Path, step: int) -> None:
-    """Kill them all, and print how many."""
+    """Kill lives at all points, and print how many."""
     lives = Lives(directory)
     host = directory / "host"
-    assert succeeded(forked(lives.begin))
+    assert await_exit(fork(lives.begin))
     came, began = os.pipe()
     ends = os.pipe()
-    neighbour = forked(lambda: lives.stay(began, ends))
+    neighbour = fork(lambda: lives.stay(began, ends))
     os.close(began)
     os.read(came, 1)  # until it is closed
     nth, killed = 1, 0
     while True:
         lives.forget_copies()
-        if succeeded(forked(killed_before(nth, directory, lives.live))):
+        if await_exit(fork(dying_before(nth, directory, lives.live))):
             break
-        assert succeeded(forked(lives.check))
+        assert await_exit(fork(lives.check))
         nth, killed = nth + step, killed + 1
-    (known,) = opened(host)
+    (known,) = database_directories(host)
 
     def has(*names: str) -> bool:
         return any(
-            glob.glob(f"{path}/{name}") for path in opened(host) if path != known for name in names
+            glob.glob(f"{path}/{name}")
+            for path in database_directories(host)
+            if path != known
+            for name in names
         )
 
     def merges() -> bool:
-        for path in opened(host):
+        for path in database_directories(host):
             with suppress(FileNotFoundError):
                 log = Path(path, "db/LOG").read_text()
                 if path != known and log.count("compaction_started") > log.count("compaction_fin"):
@@ -231,11 +236,11 @@ def main(directory: Path, step: int) -> None:
         (lambda: has("snapshot-*"), lives.live),
         (merges, lives.write_on),
     ]
-    for stands, action in places:
-        killed_when(stands, action)
-        assert succeeded(forked(lives.check))
+    for is_reached, action in places:
+        kill_when(is_reached, action)
+        assert await_exit(fork(lives.check))
     os.close(ends[1])
-    assert succeeded(neighbour)
+    assert await_exit(neighbour)
     print(killed + len(places))
 
 

@@ -1,4 +1,4 @@
-"""Rows of numbers in tables in RocksDB, and what gets of them into checkpoints."""
+"""Rows of numbers in tables in RocksDB, and their checkpoints."""
 
 import pyarrow as pa
 from contracts.keyed.checkpoints import KeyedCheckpoints
@@ -17,7 +17,7 @@ NUMBER = TableSpec("n", "value", KEY, pa.schema([("value", pa.int64())]))
 
 
 def keys_of(numbers: range) -> Keys:
-    """The keys of numbers."""
+    """Return the keys of numbers."""
     return Keys.of([pa.array(numbers, pa.int64())], GROUPS)
 
 
@@ -28,22 +28,22 @@ def put(table: StateTable, numbers: range, factor: int = 1) -> None:
     table.write(keys.identities, (pa.array(values),))
 
 
-def held(table: StateTable) -> dict[int, int]:
-    """What the table has, by number."""
+def read_rows(table: StateTable) -> dict[int, int]:
+    """Return the values of the table by number."""
     rows = list(table.scan())
     keys = [key for step in rows for key in step.identities.columns[0].to_pylist()]
     return dict(zip(keys, [v for step in rows for v in step.values[0].to_pylist()], strict=True))
 
 
 def multiples(numbers: range, factor: int = 1) -> dict[int, int]:
-    """What a table has in which they were put."""
+    """Return the multiple of each number, as `put` writes them."""
     return {number: number * factor for number in numbers}
 
 
-def report(
+def snapshot_and_complete(
     tables: StateTables, checkpoints: KeyedCheckpoints, number: int
 ) -> tuple[SegmentsStateHandle, SegmentsStateHandle]:
-    """What a subtask reports of a snapshot, and the handle that the checkpoint has."""
+    """Take a snapshot, and return the reported handle and that of the completed checkpoint."""
     state = tables.snapshot(number, checkpoints.location(number)).run().state
     (reported,) = state.managed_keyed
     assert isinstance(reported, SegmentsStateHandle)
@@ -51,10 +51,10 @@ def report(
     return reported, completed
 
 
-def numbers_stored(checkpoints: KeyedCheckpoints, numbers: range) -> SegmentsStateHandle:
-    """The state of a subtask with all key groups, in the first checkpoint."""
+def store_numbers(checkpoints: KeyedCheckpoints, numbers: range) -> SegmentsStateHandle:
+    """Store numbers in the first checkpoint of a subtask with all key groups."""
     tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
     put(tables.table(NUMBER), numbers)
-    _, whole = report(tables, checkpoints, 1)
+    _, whole = snapshot_and_complete(tables, checkpoints, 1)
     tables.close()
     return whole

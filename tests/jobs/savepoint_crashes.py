@@ -1,6 +1,6 @@
-"""Lets savepoints, restores, roll backs and imports die at steps of theirs, without Spark.
+"""Savepoints, restores, rollbacks and imports that die at one of their steps, without Spark.
 
-Each check says how often something died.
+Each check returns the number of deaths.
 """
 
 import itertools
@@ -9,7 +9,7 @@ from functools import partial
 from unittest import mock
 
 import msgspec
-from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, write_query
+from jobs.stopped_query import QUERY, all_files, put, states_after, text_of, write_job, write_query
 
 from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.errors import CheckpointNotFoundError
@@ -22,11 +22,11 @@ from holdfast.testing import ANY_CALL, Faults
 
 
 class Crash(BaseException):
-    """The process ends here: nothing else is called after it."""
+    """The process ends here: no other call follows."""
 
 
-def crashing_at(faults: Faults, step: int, action: Callable[[], object]) -> bool:
-    """Do something that dies at a call to the store, and all calls after it; whether it got so far."""
+def crashes_at(faults: Faults, step: int, action: Callable[[], object]) -> bool:
+    """Run an action that dies at a call to the store. Return False if it ended before that call."""
     faults.calls.clear()
 
     def die() -> None:
@@ -44,13 +44,13 @@ def crashing_at(faults: Faults, step: int, action: Callable[[], object]) -> bool
 
 
 def without_notes(paths: Iterable[str]) -> set[str]:
-    """Files of a checkpointLocation, but for those that say what is or was being done to it."""
+    """Remove the notes of restores and rollbacks from the files of a checkpointLocation."""
     notes = {UNFINISHED_FILE, RESTORED_FILE}
     return {path for path in paths if path not in notes and not is_attempt(path)}
 
 
 def can_be_started(location: str) -> bool:
-    """Whether Spark finds a query's id."""
+    """Return whether Spark finds a query's id."""
     try:
         return "id" in msgspec.json.decode(text_of(f"{location}/metadata"))
     except CheckpointNotFoundError:
@@ -58,7 +58,7 @@ def can_be_started(location: str) -> bool:
 
 
 def latest_state(directory: str, job_id: str) -> list[bytes]:
-    """Bytes of each state of the operator in the latest checkpoint of a job."""
+    """Return the bytes of each state of the operator in the latest checkpoint of a job."""
     access = FileSystemCheckpointStorage(directory).create_checkpoint_storage(job_id)
     last = load_latest_checkpoint(access)
     assert last is not None
@@ -70,21 +70,21 @@ def latest_state(directory: str, job_id: str) -> list[bytes]:
 
 
 def check_savepoints(faults: Faults, stride: int) -> int:
-    """None that died is taken for one."""
+    """Check that an unfinished savepoint is not taken for a savepoint."""
     location, _ = _query(faults, 0)
 
     for step in itertools.count(1, stride):
         target = f"{faults.directory}/savepoints-{step}"
-        if not crashing_at(faults, step, partial(take_savepoint, location, target)):
+        if not crashes_at(faults, step, partial(take_savepoint, location, target)):
             return step // stride
         assert not [path for path in all_files(target) if path.endswith("/_metadata")]
-    raise AssertionError("it dies without an end")
+    raise AssertionError("it dies at every step")
 
 
 def check_restores(faults: Faults, stride: int) -> int:
-    """What died can't be started unless it is whole, and is finished by a repetition.
+    """Check that an unfinished restore can't be started unless it is whole, and that a repetition finishes it.
 
-    Another repetition changes nothing, and says the same.
+    Another repetition changes nothing, and returns the same.
     """
     location, _ = _query(faults, 0)
     pointer = take_savepoint(location, f"{faults.directory}/savepoints")
@@ -95,7 +95,7 @@ def check_restores(faults: Faults, stride: int) -> int:
         fork = f"{faults.directory}/fork-{step}"
         checkpoints = f"{faults.directory}/forked-checkpoints-{step}"
         restore = partial(restore_savepoint, pointer, fork, checkpoint_dir=checkpoints)
-        died = crashing_at(faults, step, restore)
+        died = crashes_at(faults, step, restore)
         if died:
             if can_be_started(fork):
                 assert without_notes(all_files(fork)) == whole
@@ -106,15 +106,15 @@ def check_restores(faults: Faults, stride: int) -> int:
         assert restored.restored_before
         assert all_files(fork) == files
         assert msgspec.json.decode(files["metadata"])["id"] == restored.query_id
-        assert latest_state(checkpoints, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
+        assert latest_state(checkpoints, restored.query_id) == states_after(3)
         if not died:
             return step // stride
-    raise AssertionError("it dies without an end")
+    raise AssertionError("it dies at every step")
 
 
 @mock.patch("holdfast.spark.sessions.is_application_alive", mock.Mock(return_value=False))
-def check_roll_backs(faults: Faults, stride: int) -> int:
-    """What died can't be started unless it is untouched or whole, and is finished by a repetition."""
+def check_rollbacks(faults: Faults, stride: int) -> int:
+    """Check that an unfinished rollback can't be started unless untouched or whole, and that a repetition finishes it."""
     rolled_back = {
         "metadata",
         "holdfast.json",
@@ -129,41 +129,38 @@ def check_roll_backs(faults: Faults, stride: int) -> int:
         location, checkpoints = _query(faults, step)
         put(f"{location}/state/0/1/4.snapshot", "of the abandoned time line")
         before = all_files(location)
-        died = crashing_at(faults, step, partial(roll_back, location, checkpoint=2))
+        died = crashes_at(faults, step, partial(roll_back, location, checkpoint=2))
         if died:
             if can_be_started(location):
                 left = without_notes(all_files(location))
-                behind = 1 if left == rolled_back else 3
+                batch = 1 if left == rolled_back else 3
                 assert left in (rolled_back, set(before))
-                assert latest_state(checkpoints, QUERY) == [
-                    state_of(0, behind),
-                    state_of(1, behind),
-                ]
+                assert latest_state(checkpoints, QUERY) == states_after(batch)
             assert roll_back(location, checkpoint=2) == 1
         files = all_files(location)
         assert set(files) == rolled_back
         assert files["metadata"] == before["metadata"]
-        assert latest_state(checkpoints, QUERY) == [state_of(0, 1), state_of(1, 1)]
+        assert latest_state(checkpoints, QUERY) == states_after(1)
         if not died:
             return step // stride
-    raise AssertionError("it dies without an end")
+    raise AssertionError("it dies at every step")
 
 
 def check_imports(faults: Faults, savepoint: FlinkSavepoint, stride: int) -> int:
-    """None of a savepoint of Flink that died is taken for a savepoint."""
+    """Check that an unfinished import from Flink is not taken for a savepoint."""
     for step in itertools.count(1, stride):
         target = f"{faults.directory}/imported-{step}"
         run = partial(import_savepoint, savepoint, target, allow_loss=True)
-        if not crashing_at(faults, step, run):
+        if not crashes_at(faults, step, run):
             [made] = find_checkpoints(target)
             assert not isinstance(made.outcome, Exception)
             return step // stride
         assert not [path for path in all_files(target) if path.endswith("/_metadata")]
-    raise AssertionError("it dies without an end")
+    raise AssertionError("it dies at every step")
 
 
 def _query(faults: Faults, number: int) -> tuple[str, str]:
-    """A stopped query with an operator, and where that has its checkpoints."""
+    """Write a stopped query, and return its checkpointLocation and its operator's checkpoint directory."""
     location = f"{faults.directory}/query-{number}"
     checkpoints = f"{faults.directory}/checkpoints-{number}"
     write_query(location, batches=4)

@@ -1,4 +1,4 @@
-"""A processor that does what its rows say and gives all that it sees; and what Spark does with it, as dicts."""
+"""A processor that runs the script in its rows and yields all its state, and a model of it in dicts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,22 +13,22 @@ L = StructType([StructField("n", LongType())])
 MK = StructType([StructField("k", IntegerType())])
 
 Script = Sequence[tuple[str, int]]
-"""What a row says: operations with a number each."""
+"""The operations of a row, each with a number."""
 
 
-def written(script: Script) -> str:
-    """A script as a column has it."""
+def render_script(script: Script) -> str:
+    """Return a script as the text of a column."""
     return " ".join(f"{name}{number}" for name, number in script)
 
 
 class Scripted(StatefulProcessor):
-    """Does what the column `ops` of its rows says.
+    """Runs the operations in the column `ops` of its rows.
 
     Args:
         time_mode: The query's; there are timers if it is not None.
-        ttl: How long states live, milliseconds.
-        removes: Whether entries of maps are removed, too. Spark's own map lets an entry that was put again behind that
-            expire when the removed one would have.
+        ttl: The time to live of states, milliseconds.
+        removes: Whether entries of maps are removed, too. In Spark's own map an entry that is put after a removal
+            expires when the removed one would have.
     """
 
     def __init__(self, time_mode: str, ttl: int | None = None, *, removes: bool = True) -> None:
@@ -43,23 +43,23 @@ class Scripted(StatefulProcessor):
         self.m = handle.getMapState("m", MK, L, self._ttl)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        yield self._seen("rows", key)
+        yield self._observation("rows", key)
         for row in rows:
             for operation in row.ops.split():
                 if operation[0] == "s":
-                    yield self._seen("stopped", key)
+                    yield self._observation("stopped", key)
                     return
                 self._do(operation[0], int(operation[1:]))
-        yield self._seen("done", key)
+        yield self._observation("done", key)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Row]:
         time = expiredTimerInfo.getExpiryTimeInMs()
-        yield self._seen(f"timer {time}", key)
+        yield self._observation(f"timer {time}", key)
         for name, number in on_timer(time):
             self._do(name, number)
-        yield self._seen(f"timer {time} done", key)
+        yield self._observation(f"timer {time} done", key)
 
     def close(self) -> None:
         pass
@@ -89,7 +89,7 @@ class Scripted(StatefulProcessor):
             case "-" if self._has_timers:
                 self.handle.deleteTimer(number)
 
-    def _seen(self, when: str, key: Any) -> Row:
+    def _observation(self, when: str, key: Any) -> Row:
         timers = sorted(self.handle.listTimers()) if self._has_timers else []
         entries = sorted((k, v) for (k,), (v,) in self.m.iterator())
         elements = [n for (n,) in self.elements.get()]
@@ -97,12 +97,12 @@ class Scripted(StatefulProcessor):
         exist = self.v.exists(), self.elements.exists(), self.m.exists()
         single = [self.m.getValue((k,)) is not None and self.m.getValue((k,)).n for k in range(4)]
         contains = [self.m.containsKey((k,)) for k in range(4)]
-        seen = (when, key[0], value, elements, entries, timers, exist, single, contains)
-        return Row(out=repr(seen))
+        observation = (when, key[0], value, elements, entries, timers, exist, single, contains)
+        return Row(out=repr(observation))
 
 
 def on_timer(time: int) -> list[tuple[str, int]]:
-    """What the processor does when a timer fires."""
+    """Return the operations of a timer that fires."""
     operations = [("v", time), ("a", time)]
     if time % 3 == 0:
         operations += [("-", time + 3), ("d", time)]
@@ -115,7 +115,7 @@ def on_timer(time: int) -> list[tuple[str, int]]:
 
 @dataclass
 class _Key:
-    """What a key has; times beside values are those at which they are over."""
+    """The state of a key; each value has the time at which it expires."""
 
     v: tuple[Any, float] | None = None
     elements: list[tuple[int, float]] = field(default_factory=list)
@@ -124,7 +124,7 @@ class _Key:
 
 
 class Model:
-    """What Spark does with such a processor, whose arguments it has."""
+    """The expected behaviour of a `Scripted` processor with the same arguments."""
 
     def __init__(self, time_mode: str, ttl: int | None = None, *, removes: bool = True) -> None:
         self._time_mode = time_mode
@@ -133,8 +133,8 @@ class Model:
         self._keys: dict[str | None, _Key] = {}
 
     def run(self, rows: Sequence[Mapping[str, Any]], batch_time: int, watermark: int) -> list[Any]:
-        """What comes out of a batch."""
-        over = float("inf") if self._ttl is None else batch_time + self._ttl
+        """Return the output of a batch."""
+        expiry = float("inf") if self._ttl is None else batch_time + self._ttl
         for state in self._keys.values():
             if state.v is not None and batch_time >= state.v[1]:
                 state.v = None
@@ -144,14 +144,14 @@ class Model:
         keys = {row["k"] for row in rows}
         for key in sorted(keys, key=lambda each: (each is not None, each or "")):
             state = self._keys.setdefault(key, _Key())
-            seen.append(self._seen("rows", key))
+            seen.append(self._observation("rows", key))
             when = "done"
             for operation in " ".join(row["ops"] for row in rows if row["k"] == key).split():
                 if operation[0] == "s":
                     when = "stopped"
                     break
-                self._do(state, operation[0], int(operation[1:]), over)
-            seen.append(self._seen(when, key))
+                self._do(state, operation[0], int(operation[1:]), expiry)
+            seen.append(self._observation(when, key))
         until = {"None": -(2**63), "EventTime": watermark, "ProcessingTime": batch_time}
         due = [
             (time, key is not None, key or "", key)
@@ -161,29 +161,29 @@ class Model:
         ]
         for time, _, _, key in sorted(due, key=lambda each: each[:3]):
             state = self._keys[key]
-            seen.append(self._seen(f"timer {time}", key))
+            seen.append(self._observation(f"timer {time}", key))
             for name, number in on_timer(time):
-                self._do(state, name, number, over)
-            seen.append(self._seen(f"timer {time} done", key))
+                self._do(state, name, number, expiry)
+            seen.append(self._observation(f"timer {time} done", key))
             state.timers.discard(time)
         return seen
 
-    def _do(self, state: _Key, name: str, number: int, over: float) -> None:  # noqa: C901
+    def _do(self, state: _Key, name: str, number: int, expiry: float) -> None:  # noqa: C901
         match name:
             case "v":
-                state.v = ((number, str(number)), over)
+                state.v = ((number, str(number)), expiry)
             case "V":
                 state.v = None
             case "a":
-                state.elements.append((number, over))
+                state.elements.append((number, expiry))
             case "A":
-                state.elements += [(number, over), (number + 1, over)]
+                state.elements += [(number, expiry), (number + 1, expiry)]
             case "p":
-                state.elements = [(number, over), (-number, over)]
+                state.elements = [(number, expiry), (-number, expiry)]
             case "L":
                 state.elements = []
             case "m":
-                state.m[number % 4] = (number, over)
+                state.m[number % 4] = (number, expiry)
             case "d" if self._removes:
                 state.m.pop(number % 4, None)
             case "M":
@@ -193,7 +193,7 @@ class Model:
             case "-":
                 state.timers.discard(number)
 
-    def _seen(self, when: str, key: str | None) -> Any:
+    def _observation(self, when: str, key: str | None) -> Any:
         state = self._keys[key]
         single = [k in state.m and state.m[k][0] for k in range(4)]
         return (

@@ -1,14 +1,15 @@
-"""Subtasks with keyed state in segments of invented bytes, and their driver: what a backend does with files.
+"""Subtasks whose keyed state is in segments of arbitrary bytes, and their driver.
 
-The state of a subtask is a mapping from the names of segments to their bytes. No row is in them.
+The state of a subtask is a mapping from the names of segments to their bytes, which contain no rows.
 """
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from contracts.files import write
 from contracts.values import EXCLUSIVE, read
-from jobs.coordinated import acknowledged, progress
+from jobs.coordinator import acknowledge, progress
 from msgspec.structs import replace
 
 from holdfast.backends.keys import key_group_range
@@ -33,8 +34,8 @@ class Backend:
     """The keyed state of one subtask, from being restored to its snapshot.
 
     Args:
-        restored: What it goes on with.
-        may_refer: Whether its snapshot may refer to what that has.
+        restored: The state to start from.
+        may_refer: Whether its snapshot may refer to the restored segments.
     """
 
     def __init__(self, restored: StoredSubtask, *, may_refer: bool = True) -> None:
@@ -48,30 +49,30 @@ class Backend:
         self._confirmed = set(self.segments) if may_refer else set()
 
     def add(self, content: bytes) -> str:
-        """A new segment; returns its name."""
+        """Add a segment, and return its name."""
         name = uuid.uuid4().hex
         self.segments[name] = content
         return name
 
     def confirm_all(self) -> None:
-        """Take all that it has for confirmed, right or wrong."""
+        """Treat all segments as confirmed, right or wrong."""
         self._confirmed = set(self.segments)
 
     def snapshot(
         self, factory: CheckpointStreamFactory, key_groups: tuple[int, int]
     ) -> StoredSubtask:
-        """Write what the last confirmed checkpoint doesn't have."""
+        """Write the segments that the last confirmed checkpoint doesn't have."""
         segments: dict[str, StreamStateHandle] = {
             name: PlaceholderStreamStateHandle(name, len(content))
             if name in self._confirmed
-            else written(factory, content, CheckpointedStateScope.SHARED)
+            else write_stream(factory, content, CheckpointedStateScope.SHARED)
             for name, content in self.segments.items()
         }
-        manifest = written(factory, msgspec.msgpack.encode(sorted(segments)), EXCLUSIVE)
+        manifest = write_stream(factory, msgspec.msgpack.encode(sorted(segments)), EXCLUSIVE)
         return StoredSubtask(managed_keyed=(SegmentsStateHandle(key_groups, segments, manifest),))
 
 
-def written(
+def write_stream(
     factory: CheckpointStreamFactory, content: bytes, scope: CheckpointedStateScope
 ) -> StreamStateHandle:
     with factory.create_checkpoint_state_output_stream(scope) as stream:
@@ -82,36 +83,36 @@ def written(
 
 
 Change = Callable[[int, Backend], object]
-"""What a batch does to the state of a subtask, which is given by its number."""
+"""The change that a batch makes to the state of a subtask, which is given by its number."""
 
 
-def adds(content: bytes = b"rows") -> Change:
-    """A batch that adds a segment to each subtask."""
+def add_segment(content: bytes = b"rows") -> Change:
+    """Return a change that adds a segment."""
     return lambda subtask, backend: backend.add(b"%s of %d" % (content, subtask))
 
 
-def merges(_: int, backend: Backend) -> None:
-    """A batch that makes a single segment of all."""
+def merge_segments(_: int, backend: Backend) -> None:
+    """Merge all segments into one."""
     merged = b"".join(backend.segments.values())
     backend.segments.clear()
     if merged:
         backend.add(merged)
 
 
-def nothing(_: int, __: Backend) -> None:
-    """A batch that changes nothing."""
+def change_nothing(_: int, __: Backend) -> None:
+    """Change nothing."""
 
 
-def latest(driver: CheckpointCoordinator) -> CompletedCheckpoint:
-    """The checkpoint that a driver is at; it has made some."""
+def latest_checkpoint(driver: CheckpointCoordinator) -> CompletedCheckpoint:
+    """Return the latest checkpoint of a driver that has one."""
     assert driver.latest is not None
     return driver.latest
 
 
-def reports(
+def run_subtasks(
     pending: PendingCheckpoint, change: Change, *, subtasks: Iterable[int] | None = None
 ) -> dict[str, list[Acknowledgement]]:
-    """What subtasks report after they were restored, changed and stored."""
+    """Restore, change and store each subtask, and return their reports."""
     assigned = pending.assigned[UID]
     parallelism = len(assigned.subtasks)
     acknowledgements = []
@@ -124,11 +125,11 @@ def reports(
     return {UID: acknowledgements}
 
 
-def reports_with_lists(
+def run_subtasks_with_lists(
     pending: PendingCheckpoint, change: Change
 ) -> dict[str, list[Acknowledgement]]:
-    """The same of two subtasks that have operator state beside: each a list with the number of the batch's checkpoint."""
-    lists = acknowledged(pending, state_of=lambda subtask: listed(pending.checkpoint_id, subtask))[
+    """Do the same for two subtasks that also have operator state: a list with the id of the batch's checkpoint."""
+    lists = acknowledge(pending, state_of=lambda subtask: list_of(pending.checkpoint_id, subtask))[
         UID
     ]
     return {
@@ -136,13 +137,13 @@ def reports_with_lists(
             replace(
                 keyed, state=replace(keyed.state, managed_operator=other.state.managed_operator)
             )
-            for keyed, other in zip(reports(pending, change)[UID], lists, strict=True)
+            for keyed, other in zip(run_subtasks(pending, change)[UID], lists, strict=True)
         ]
     }
 
 
-def listed(checkpoint_id: int, subtask: int) -> bytes:
-    """The operator state of a subtask in a checkpoint."""
+def list_of(checkpoint_id: int, subtask: int) -> bytes:
+    """Return the operator state of a subtask in a checkpoint."""
     return b"checkpoint %d of %d" % (checkpoint_id, subtask)
 
 
@@ -151,9 +152,9 @@ def run_batch(
     batch_id: int,
     change: Change,
     *,
-    report: Callable[[PendingCheckpoint, Change], dict[str, list[Acknowledgement]]] = reports,
+    report: Callable[[PendingCheckpoint, Change], dict[str, list[Acknowledgement]]] = run_subtasks,
 ) -> bool:
-    """Complete the checkpoint of a batch, or give it up; False if it is completed already."""
+    """Complete the checkpoint of a batch, or abort it. Return False if it is completed already."""
     pending = driver.begin(batch_id)
     if pending is None:
         return False
@@ -166,18 +167,24 @@ def run_batch(
 
 
 def contents(subtasks: Sequence[StoredSubtask]) -> list[dict[str, bytes]]:
-    """What each subtask has: every byte is read and verified."""
+    """Return the segments of each subtask; every byte is read and verified."""
     return [Backend(subtask).segments for subtask in subtasks]
 
 
+def overwrite(uri: str, content: bytes | bytearray) -> None:
+    """Replace the content of a file."""
+    file_system_for(uri).delete([uri])
+    write(file_system_for(uri), uri, content)
+
+
 def shared_files(directory: str, job_id: str = "job") -> set[str]:
-    """URIs of the job's shared files."""
+    """Return the URIs of the job's shared files."""
     shared = f"{directory}/{job_id}/shared"
     return {entry.uri for entry in file_system_for(shared).list(shared)}
 
 
 def shared_in(*checkpoints: CheckpointMetadata) -> set[str]:
-    """URIs of the shared files that checkpoints lead to."""
+    """Return the URIs of the shared files that checkpoints refer to."""
     return {
         stream.uri
         for metadata in checkpoints

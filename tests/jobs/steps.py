@@ -1,7 +1,7 @@
 """A driver that dies at every step of a batch: `python -m jobs.steps DIR` runs a job for each step.
 
-Each job stands still just before its step; when all do, the driver is killed, with its JVM. One more
-job gets through, so that it is seen which steps there are.
+Each job blocks just before its step; when all do, the driver is killed, with its JVM. One more job
+gets through, and records which steps there are.
 """
 
 import json
@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from jobs.disturbed import Waits
-from jobs.inside_spark import jvm_of
+from jobs.disruptions import WaitingGroups
 from jobs.job import Job, local_spark
 from jobs.killed import BATCH, GROUP, ROWS, kill
-from jobs.signals import Signals
-from jobs.until_killed import wait_until_all_stand
+from jobs.processes import Signals, wait_until_blocked
+from jobs.session import jvm_of
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations.coordination import CheckpointsCleaner
@@ -40,14 +39,14 @@ STEPS = (
     "open chk-2/._metadata.*.inprogress",
     "link chk-2/_metadata",
     "unlink chk-2/._metadata.*.inprogress",
-    "the operator is told",
-    # What is older goes.
+    "the operator is notified",
+    # Older checkpoints are deleted.
     "unlink chk-1/_metadata",
     "unlink chk-1/*",
     "rmdir chk-1",
     "Spark commits",
 )
-"""Before which the driver is killed, in order; the clean-up goes on beside what follows it."""
+"""The steps before which the driver is killed, in order; the clean-up runs concurrently with the last step."""
 
 COMMITTED_FROM = STEPS.index("link chk-2/_metadata") + 1
 """Number of the first step before which the checkpoint exists."""
@@ -59,7 +58,7 @@ _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{32}|[0-9a-f]{32}")
 
 
 class Steps:
-    """Knows at which step each job is to stand still, and lets it.
+    """Blocks each job at its step.
 
     Attributes:
         seen: The steps that the job that gets through has taken.
@@ -68,28 +67,28 @@ class Steps:
     def __init__(self, directory: Path) -> None:
         self.seen: set[str] = set()
         self._directory = directory
-        self._standing: set[str] = set()
+        self._blocked: set[str] = set()
 
     def before(self, job: str, step: str) -> None:
-        """A job is about to take a step in its second batch."""
+        """Block a job that is about to take its step in its second batch."""
         if job == THROUGH:
             self.seen.add(step)
         elif STEPS[int(job)] == step:
-            self._standing.add(job)
+            self._blocked.add(job)
             threading.Event().wait()
 
     def before_call(self, call: str, path: str) -> None:
-        """A job is about to change something on disk."""
+        """Treat a change on disk as a step."""
         name, inside, below = path.removeprefix(f"{self._directory}/").partition("/checkpoints/")
         _, _, file = below.partition("/")
         is_in_second_batch = (self._directory / name / "second").exists()
         if inside and is_in_second_batch and "_probe-" not in file:
             self.before(name, f"{call} {_RANDOM.sub('*', file)}")
 
-    def stands(self, job: str) -> bool:
-        """Whether it is where it is to die."""
+    def is_blocked(self, job: str) -> bool:
+        """Return whether a job is where it is to die."""
         in_a_task = Signals(self._directory / job / "signals")
-        return job in self._standing or in_a_task.is_given("waits")
+        return job in self._blocked or in_a_task.is_given("waits")
 
 
 class WatchedCalls:
@@ -123,8 +122,8 @@ class WatchedCalls:
         os.unlink(path)
 
 
-class Told(Waits):
-    """Counts what the driver tells it as a step; in the job that is to die in a task, a task waits."""
+class StepGroups(WaitingGroups):
+    """Treats the driver's notification as a step; in the job that is to die in a task, a task waits."""
 
     def __init__(self, job: str, signals: Signals) -> None:
         super().__init__(GROUP, signals)
@@ -136,7 +135,7 @@ class Told(Waits):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if checkpoint_id == BATCH + 1:
-            RUNNING[0].before(self.job, "the operator is told")
+            RUNNING[0].before(self.job, "the operator is notified")
 
 
 RUNNING: list[Steps] = []
@@ -144,7 +143,7 @@ RUNNING: list[Steps] = []
 
 
 def job_of(spark: SparkSession, directory: Path, name: str) -> Job:
-    """One of the jobs, in a session of its own."""
+    """Return one of the jobs, in its own session."""
     job = Job(spark.newSession(), directory / name)
     job.settings["spark.holdfast.state.inline-threshold"] = "0"  # all state is in files
     return job
@@ -159,7 +158,7 @@ def run(job: Job, name: str, steps: Steps) -> None:
         if batch_id == BATCH:
             steps.before(name, "the sink returns")
 
-    operator = job.operator(Told(name, signals), sink=sink)
+    operator = job.operator(StepGroups(name, signals), sink=sink)
 
     def function(batch: DataFrame, batch_id: int) -> None:
         if batch_id == BATCH:
@@ -178,10 +177,10 @@ def run(job: Job, name: str, steps: Steps) -> None:
 def main(directory: Path) -> None:
     """Bring all jobs to where they are to die."""
     names = [*map(str, range(len(STEPS))), THROUGH]
-    spark = local_spark(cores=4)  # one task stands still
+    spark = local_spark(cores=4)  # one task is blocked
     steps = Steps(directory)
     RUNNING.append(steps)
-    cleaner = CheckpointsCleaner(threads=2 * len(names))  # some of which stand still
+    cleaner = CheckpointsCleaner(threads=2 * len(names))  # some are blocked
     pool = ThreadPoolExecutor(len(names))
     try:
         with (
@@ -193,12 +192,12 @@ def main(directory: Path) -> None:
                 for name in names
             }
             ran.pop(THROUGH).result()
-            wait_until_all_stand(ran, steps.stands)
+            wait_until_blocked(ran, steps.is_blocked)
         (directory / "seen.json").write_text(json.dumps(sorted(steps.seen)))
         kill([jvm_of(spark), os.getpid()])
     except BaseException:  # noqa: BLE001  # whatever it is
         traceback.print_exc()
-        os._exit(1)  # the pool would wait for those that stand still
+        os._exit(1)  # the pool would wait for blocked threads
 
 
 if __name__ == "__main__":

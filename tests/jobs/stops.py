@@ -1,6 +1,6 @@
 """A driver that stops queries in mid-batch, each at another place: `python -m jobs.stops DIR`.
 
-It prints the error of each, and where the next begins in what it logs.
+It prints the error of each, and the name of each to its log.
 """
 
 import json
@@ -11,20 +11,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-from jobs.inside_spark import classes_of
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
-from jobs.signals import Signals
+from jobs.processes import Signals
+from jobs.session import jvm_classes
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-# What a task logs may come late. In this order it can't be missed where it should not be.
-WAYS = ("in a job", "in the sink", "in a sink that fails")
+# The log of a task may be late. In this order no test misses it.
+PLACES = ("in a job", "in the sink", "in a sink that fails")
 """The places in which a query is stopped."""
 
 
 class NeverEnds(Groups):
-    """Says that its tasks have begun; then they wait for what never happens."""
+    """Reports that its tasks have begun, and blocks them."""
 
     def __init__(self, signals: Signals) -> None:
         super().__init__(1)
@@ -38,12 +38,12 @@ class NeverEnds(Groups):
 
 def wait_until_interrupted(spark: SparkSession) -> None:
     """Wait in the JVM, on the thread of the query, which raises an error when the query is stopped."""
-    latch = classes_of(spark).java.util.concurrent.CountDownLatch(1)
+    latch = jvm_classes(spark).java.util.concurrent.CountDownLatch(1)
     getattr(latch, "await")()
 
 
-def stop_in_mid_batch(spark: SparkSession, directory: Path, how: str) -> str:
-    """Run a job in this directory until it is stopped; what its error is."""
+def stop_in_mid_batch(spark: SparkSession, directory: Path, place: str) -> str:
+    """Run a job in this directory until it is stopped, and return its error."""
     job = Job(spark, directory / "job")
     job.feed(files=1)
     signals = Signals(directory / "signals")
@@ -66,7 +66,7 @@ def stop_in_mid_batch(spark: SparkSession, directory: Path, how: str) -> str:
         "in a job": job.operator(NeverEnds(signals), sink=collects),
         "in the sink": job.operator(Groups(1), sink=waits),
         "in a sink that fails": job.operator(Groups(1), sink=fails),
-    }[how]
+    }[place]
     query = job.start(operator, processingTime="0 seconds")
     signals.wait("begun")
     query.stop()
@@ -74,14 +74,14 @@ def stop_in_mid_batch(spark: SparkSession, directory: Path, how: str) -> str:
 
 
 def main(directory: Path) -> None:
-    """Stop a query in each of the ways."""
+    """Stop a query at each place."""
     logging.basicConfig()  # shows also what py4j logs
     spark = local_spark()
     spark.sparkContext.setLogLevel("ERROR")
     errors = {}
-    for how in WAYS:
-        print(how, file=sys.stderr, flush=True)
-        errors[how] = stop_in_mid_batch(spark, directory / how, how)
+    for place in PLACES:
+        print(place, file=sys.stderr, flush=True)
+        errors[place] = stop_in_mid_batch(spark, directory / place, place)
     print(json.dumps(errors))
 
 

@@ -1,6 +1,6 @@
 """A job as its users submit it: `spark-submit --py-files holdfast.zip submitted.py DIR`.
 
-It imports nothing of ours but Holdfast. Its output tells from where each executor has that.
+It imports nothing from this repository except Holdfast. Its output has the path of Holdfast on each executor.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A query with state of Spark's own: sums by key over a folder of Parquet files, one a batch."""
+"""Queries with Spark state: sums by key over a folder of Parquet files, one a batch."""
 
 import os
 import subprocess
@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jobs.inside_spark import classes_of
-from jobs.session import session_with
+from jobs.operators import RowNumbers
+from jobs.session import jvm_classes, session_with
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from holdfast import stateful
 
 KEYS = 7
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -29,40 +31,40 @@ FORMATS: dict[str, dict[str, str]] = {
     "in format 2": _CHANGELOG | {f"{_STORE}checkpointFormatVersion": "2"},
     "in format 2 without changelogs": _ZIP | {f"{_STORE}checkpointFormatVersion": "2"},
 }
-"""How Spark can keep the state, and the settings for it."""
+"""The settings for each format of Spark's state."""
 
 Plan = Callable[[DataFrame], DataFrame]
 
 
 def sums(rows: DataFrame) -> DataFrame:
-    """The sum for each key that the batch has changed."""
+    """Sum up the values of each key."""
     return rows.groupBy("key").agg(F.sum("value").alias("total"), F.count("*").alias("rows"))
 
 
 def distinct_sums(rows: DataFrame) -> DataFrame:
-    """The same, of the first occurrence of each value: two operators with state."""
+    """Sum up the distinct values of each key: two operators with state."""
     return sums(rows.dropDuplicates(["value"]))
 
 
-def joined(rows: DataFrame) -> DataFrame:
-    """Each row of a batch, with that of the batch before whose value is smaller by 30."""
+def join_earlier(rows: DataFrame) -> DataFrame:
+    """Join each row with the row of the batch before whose value is smaller by 30."""
     earlier = rows.select((F.col("value") + 30).alias("value"), F.col("key").alias("before"))
     return rows.join(earlier, "value")
 
 
 class Sums:
-    """One query of that kind; several can read the same folder.
+    """A query of sums; several can read the same folder.
 
     Args:
         spark: The session.
         source: The folder.
         checkpoint: URI of the checkpointLocation.
         settings: Settings of Spark that it is started with.
-        plan: What it does with rows.
+        plan: The query's plan.
 
     Attributes:
-        batches: What came out, sorted, by batch.
-        function: What takes the rows of a batch.
+        batches: The output rows, sorted, by batch.
+        function: The sink.
     """
 
     def __init__(
@@ -82,13 +84,13 @@ class Sums:
         self.function: Callable[[DataFrame, int], None] = self.take
 
     def run(self) -> None:
-        """Read everything that is there."""
+        """Read all files of the source."""
         with session_with(self.spark, self.settings):
             query = self._writer().trigger(availableNow=True).start()
             query.awaitTermination()
 
     def start(self) -> StreamingQuery:
-        """Go on until it is stopped."""
+        """Start the query, which runs until it is stopped."""
         with session_with(self.spark, self.settings):
             return self._writer().start()
 
@@ -100,19 +102,19 @@ class Sums:
         )
         return (
             self.plan(rows)
-            .writeStream.outputMode("append" if self.plan is joined else "update")
+            .writeStream.outputMode("append" if self.plan is join_earlier else "update")
             .foreachBatch(self.function)
             .option("checkpointLocation", self.checkpoint)
         )
 
     def take(self, rows: DataFrame, batch_id: int) -> None:
-        """Keep the rows of a batch, in place of what was kept for it before."""
+        """Keep the rows of a batch; those of its earlier run are replaced."""
         self.batches[batch_id] = sorted(tuple(row) for row in rows.collect())
 
 
 def roll_back_elsewhere(spark: SparkSession, checkpoint_location: str, **wanted: int) -> int:
-    """Roll a query back as if the application that ran it had ended: none of its state is kept."""
-    streaming = classes_of(spark).org.apache.spark.sql.execution.streaming
+    """Roll a query back as if the application that ran it had ended: Spark keeps no state in memory."""
+    streaming = jvm_classes(spark).org.apache.spark.sql.execution.streaming
     streaming.state.StateStore.stop()
     code = (
         "import sys; from holdfast import roll_back; "
@@ -145,8 +147,8 @@ def feed(source: Path, numbers: range, rows: int = 30) -> None:
         hidden.rename(source / f"{number:04}.parquet")
 
 
-def expected(numbers: range, rows: int = 30) -> dict[int, list[tuple[int, int, int]]]:
-    """What the query yields for each of those batches, worked out without Spark."""
+def expected_sums(numbers: range, rows: int = 30) -> dict[int, list[tuple[int, int, int]]]:
+    """Compute without Spark what the query yields for each of those batches."""
     totals: dict[int, tuple[int, int]] = {}
     sums_by_key = {}
     for number in range(numbers.stop):
@@ -156,3 +158,38 @@ def expected(numbers: range, rows: int = 30) -> dict[int, list[tuple[int, int, i
         # Each file has all keys.
         sums_by_key[number] = sorted((key, *both) for key, both in totals.items())
     return {number: sums_by_key[number] for number in numbers}
+
+
+class NumberedSums(Sums):
+    """Sums by key that an operator of Holdfast numbers."""
+
+    def __init__(
+        self, spark: SparkSession, source: Path, checkpoint: str, settings: dict[str, str]
+    ) -> None:
+        super().__init__(spark, source, checkpoint, settings, _totals)
+        self.function = stateful(
+            RowNumbers(),
+            sink=self.take,
+            uid="numbered",
+            parallelism=1,
+            schema="id long, nth long, subtask int",
+        )
+
+    def totals_and_numbers(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Return the totals and numbers of each batch."""
+        return {
+            batch: (sorted(row[0] for row in rows), sorted(row[1] for row in rows))  # type: ignore[misc]
+            for batch, rows in self.batches.items()
+        }
+
+
+def _totals(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("key").agg(F.sum("value").alias("id")).select("id")
+
+
+def expected_numbers(batches: range) -> dict[int, tuple[list[int], list[int]]]:
+    """Compute the totals and numbers of each batch."""
+    return {
+        batch: (sorted(total for _, total, _ in rows), list(range(7 * batch, 7 * batch + 7)))
+        for batch, rows in expected_sums(batches).items()
+    }

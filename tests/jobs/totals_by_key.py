@@ -1,4 +1,4 @@
-"""A query that keeps totals by key, and what it has to come to; `python -m jobs.totals_by_key DIR BACKEND` is killed."""
+"""A query that keeps totals by key, and a check of them; `python -m jobs.totals_by_key DIR BACKEND` is killed."""
 
 import os
 import sys
@@ -6,10 +6,10 @@ from pathlib import Path
 from unittest import mock
 
 import pyarrow.parquet as pq
-from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
-from jobs.keyed_operators import Totals
-from jobs.killed import killing
+from jobs.killed import kill_before_commit
+from jobs.operators import Totals
+from jobs.session import jvm_of
 
 import holdfast
 from holdfast.spark.operators import Sink
@@ -21,7 +21,7 @@ ROWS = 10_000
 
 
 def totals(job: Job, sink: Sink | None = None, **options: object) -> StatefulOperator:
-    """The operator."""
+    """Return the operator."""
     return job.operator(
         Totals(),
         sink=sink or job.write,
@@ -38,7 +38,7 @@ def run(job: Job, operator: StatefulOperator) -> None:
 
 
 def check_totals(job: Job) -> None:
-    """The state, and the last row of each key in the output, are what all rows add up to."""
+    """Check that the state, and the last output row of each key, are the totals of all rows."""
     fed = len(job.ids_fed)
     expected = {key: (len(ids), sum(ids)) for key in range(KEYS) if (ids := range(key, fed, KEYS))}
     pointer = job.latest().location.external_pointer
@@ -59,7 +59,7 @@ def main(directory: Path, backend: str) -> None:
     spark.conf.set("spark.holdfast.state.backend", backend)
     job = Job(spark, directory)
     commit = "holdfast.spark.query.coordinator.complete_checkpoint"
-    with mock.patch(commit, killing([jvm_of(spark), os.getpid()])):
+    with mock.patch(commit, kill_before_commit([jvm_of(spark), os.getpid()])):
         run(job, totals(job))
 
 

@@ -1,7 +1,7 @@
 """A driver that dies at every point of a commit in two phases: `python -m jobs.two_phases DIR DSN`.
 
 It runs a job for each point, over the files that the job's directory has, into a table of the job's
-name. Each stands still at its point in its second batch; when all do, the driver is killed, with its JVM.
+name. Each blocks at its point in its second batch; when all do, the driver is killed, with its JVM.
 """
 
 import os
@@ -17,12 +17,11 @@ from unittest import mock
 
 import psycopg
 import pyarrow as pa
-from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
 from jobs.killed import BATCH, kill
 from jobs.operators import Groups
-from jobs.signals import Signals
-from jobs.until_killed import wait_until_all_stand
+from jobs.processes import Signals, wait_until_blocked
+from jobs.session import jvm_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -34,7 +33,7 @@ from holdfast.locations.metadata import encode_metadata
 GROUP = 30
 COMMIT = "holdfast.spark.query.coordinator.complete_checkpoint"
 SECOND = f"-{BATCH + 1}-"
-"""In the names of transactions of the second batch."""
+"""Part of the names of transactions of the second batch."""
 
 POINTS = {
     "in_a_task": "in a task",
@@ -47,20 +46,15 @@ POINTS = {
     "after_commit": "after it is committed",
     "late": "before the metadata",
 }
-"""Where the job of a name stands still."""
+"""The point at which the job of a name blocks."""
 
 CORES = 8
-"""The cores of a session, on which two tasks of three jobs stand still."""
+"""The cores of a session, on which two tasks of three jobs are blocked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Where a job is to die, in whichever process it comes there.
-
-    Attributes:
-        directory: The job's.
-        point: The point.
-    """
+    """The point at which a job is to die, in the process that reaches it first."""
 
     directory: Path
     point: str
@@ -70,18 +64,18 @@ class Death:
         return Signals(self.directory / "signals")
 
     def at(self, point: str) -> None:
-        """Stand still until the driver is killed, if it is to die here."""
+        """Block until the driver is killed, if it is to die here."""
         if point == self.point:
-            self.stand_still()
+            self.block()
 
-    def stand_still(self) -> NoReturn:
-        self.signals.give("stands")
+    def block(self) -> NoReturn:
+        self.signals.give("blocked")
         while True:
             threading.Event().wait()
 
 
-class StandsStill(Groups):
-    """Stands still when it has state to go on with, and rows of the batch are through."""
+class BlockingGroups(Groups):
+    """Blocks in a task that has restored state, when rows of the batch are through."""
 
     def __init__(self, size: int, death: Death) -> None:
         super().__init__(size)
@@ -95,7 +89,7 @@ class StandsStill(Groups):
 
 
 class SignedSink(PostgresSink):
-    """Also writes which driver it was."""
+    """Adds a column with the driver's name."""
 
     def __init__(self, connect: Connect, table: str, *, driver: str) -> None:
         super().__init__(connect, table, job=table)
@@ -106,7 +100,7 @@ class SignedSink(PostgresSink):
 
 
 class DyingConnection(psycopg.Connection[Any]):
-    """Stands still when it comes to the point."""
+    """Blocks at the points of the protocol."""
 
     death: Death
     name = ""
@@ -132,7 +126,7 @@ class DyingConnection(psycopg.Connection[Any]):
 
 @dataclass(frozen=True)
 class Dying:
-    """Opens connections that stand still."""
+    """Opens connections that block."""
 
     dsn: str
     death: Death
@@ -144,7 +138,7 @@ class Dying:
 
 
 class DyingSink(SignedSink):
-    """Stands still when all is committed, too."""
+    """Blocks after the commit, too."""
 
     def __init__(self, dsn: str, table: str, death: Death) -> None:
         super().__init__(Dying(dsn, death), table, driver="killed")
@@ -157,28 +151,28 @@ class DyingSink(SignedSink):
 
 
 def job_of(spark: SparkSession, directory: Path, name: str) -> Job:
-    """One of the jobs, in a session of its own."""
+    """Return one of the jobs, in its own session."""
     job = Job(spark.newSession(), directory / name)
     job.settings["spark.holdfast.checkpoint.num-retained"] = "9"
     return job
 
 
 def run(job: Job, dsn: str, table: str, death: Death) -> None:
-    """Run a job until it stands still."""
-    job.run(job.operator(StandsStill(GROUP, death), sink=DyingSink(dsn, table, death)))
+    """Run a job until it blocks."""
+    job.run(job.operator(BlockingGroups(GROUP, death), sink=DyingSink(dsn, table, death)))
 
 
-def committing(
+def commit_or_block(
     location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
 ) -> CompletedCheckpoint:
-    """The real commit of whichever job; the second one of some stands still around it."""
+    """Commit, but block before or after the second commit of some jobs."""
     pointer = Path(location.external_pointer.removeprefix("file://"))
     directory = pointer.parents[2]
     death = Death(directory, POINTS[directory.name])
     second = metadata.checkpoint_id == BATCH + 1
     if second and death.point == "before the metadata":
         (directory / "late").write_bytes(encode_metadata(metadata, location.external_pointer))
-        death.stand_still()
+        death.block()
     completed = complete_checkpoint(location, metadata, ownership)
     if second:
         death.at("after the metadata")
@@ -190,15 +184,15 @@ def main(directory: Path, dsn: str) -> None:
     spark = local_spark(cores=CORES)
     pool = ThreadPoolExecutor(len(POINTS))
     try:
-        with mock.patch(COMMIT, committing):
+        with mock.patch(COMMIT, commit_or_block):
             jobs = {name: job_of(spark, directory, name) for name in POINTS}
             deaths = {name: Death(job.directory, POINTS[name]) for name, job in jobs.items()}
             ran = {name: pool.submit(run, jobs[name], dsn, name, deaths[name]) for name in jobs}
-            wait_until_all_stand(ran, lambda name: deaths[name].signals.is_given("stands"))
+            wait_until_blocked(ran, lambda name: deaths[name].signals.is_given("blocked"))
         kill([jvm_of(spark), os.getpid()])
-    except BaseException:  # noqa: BLE001  # whatever it is
+    except BaseException:  # noqa: BLE001  # printed; the process ends
         traceback.print_exc()
-        os._exit(1)  # the pool would wait for those that stand still
+        os._exit(1)  # the pool would wait for blocked threads
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ from pyspark.sql import SparkSession
 
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
+_SAVED = re.compile(r"Save this as `(?P<name>\w+\.py)`")
+
+_SLEEP = re.compile(r"\bsleep \d+(?=; kill)")
+
 _SHELL = "set -euo pipefail\n"
 
 
@@ -33,9 +37,12 @@ def run_page(
     program = python_of(page)
     printed = ""
     if program:
-        script = directory / "page.py"
+        saved = _SAVED.search(page.read_text())
+        script = directory / (saved["name"] if saved else "page.py")
         script.write_text(_in(directory, program))
-        if spark is not None:
+        if saved:
+            pass  # the page's own commands run it
+        elif spark is not None:
             printed = _run_here(script, spark)
         else:
             ran = _run([sys.executable, str(script)], directory, environment)
@@ -67,12 +74,19 @@ def _run_here(script: Path, spark: SparkSession) -> str:
 
 def run_block(block: Block, directory: Path, **environment: str) -> None:
     """Run a shell block; it must succeed, and print the lines that the page shows."""
-    commands = _in(directory, block.commands)
+    commands = _SLEEP.sub(_until_checkpoint(directory), _in(directory, block.commands))
     ran = _run(["bash", "-c", _SHELL + commands], directory, environment)
     assert ran.returncode == 0, f"{block} has printed {ran.stdout}{ran.stderr}"
     printed_lines = [_words(line) for line in (ran.stdout + ran.stderr).splitlines()]
     missing = [line for line in block.shown if _words(_in(directory, line)) not in printed_lines]
     assert missing == [], f"{block} has printed {ran.stdout}{ran.stderr}"
+
+
+def _until_checkpoint(directory: Path) -> str:
+    """Shell command that waits for a checkpoint, however slow the machine is."""
+    return (
+        f"until compgen -G '{directory}/holdfast/*/chk-*/_metadata' > /dev/null; do sleep 1; done"
+    )
 
 
 def _words(line: str) -> str:

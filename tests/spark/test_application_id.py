@@ -1,4 +1,4 @@
-"""The id that sinks know a query by: kept over crashes, new after each roll back, restore and fork."""
+"""The id of a query for sinks: the same after a crash, new after each rollback, restore and fork."""
 
 from functools import partial
 from pathlib import Path
@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job
 from jobs.operators import Groups
-from jobs.stopped import QUERY, put
+from jobs.stopped_query import QUERY, put
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from holdfast import application_id, preview_rollback, restore_savepoint, roll_back, take_savepoint
+from holdfast import application_id, preview_rollback, restore_savepoint, roll_back
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.spark.savepoints.change_notes import Change
 
@@ -51,41 +51,40 @@ class TransactionalTable:
 
 
 @without_spark
-def test_the_id_is_the_querys_id_until_it_is_rolled_back(stopped: str) -> None:
-    assert application_id(stopped) == QUERY
+def test_id_is_the_query_id_until_a_rollback(stopped_query: str) -> None:
+    assert application_id(stopped_query) == QUERY
 
 
 @without_spark
-def test_each_roll_back_to_a_checkpoint_gives_a_new_id(stopped: str) -> None:
-    ids = [application_id(stopped)]
+def test_each_rollback_to_a_checkpoint_gives_a_new_id(stopped_query: str) -> None:
+    ids = [application_id(stopped_query)]
     for _ in range(2):
-        roll_back(stopped, checkpoint=2)
-        ids.append(application_id(stopped))
+        roll_back(stopped_query, checkpoint=2)
+        ids.append(application_id(stopped_query))
     assert len(set(ids)) == 3
     assert all(each.startswith(QUERY) for each in ids)
 
 
 @without_spark
 @pytest.mark.parametrize("step", ["finish", "forget"])
-def test_an_interrupted_roll_back_keeps_the_id_that_it_began_with(stopped: str, step: str) -> None:
+def test_interrupted_rollback_keeps_its_new_id(stopped_query: str, step: str) -> None:
     dies = mock.patch.object(Change, step, side_effect=KeyboardInterrupt)
     with dies, pytest.raises(KeyboardInterrupt):
-        roll_back(stopped, checkpoint=2)
-    begun = application_id(stopped)
-    assert begun != QUERY
-    roll_back(stopped, checkpoint=2)
-    # Once Spark could start the query, repeating the roll back is another one.
-    assert (application_id(stopped) == begun) == (step == "finish")
+        roll_back(stopped_query, checkpoint=2)
+    new_id = application_id(stopped_query)
+    assert new_id != QUERY
+    roll_back(stopped_query, checkpoint=2)
+    # Once Spark could start the query, a repetition is another rollback.
+    assert (application_id(stopped_query) == new_id) == (step == "finish")
 
 
 @without_spark
 @pytest.mark.parametrize("keep_query_id", [False, True], ids=["fork", "move"])
-def test_each_restore_gives_a_new_id_and_its_repetition_the_same(
-    stopped: str, directory: str, *, keep_query_id: bool
+def test_each_restore_gives_a_new_id_and_a_repetition_keeps_it(
+    savepoint: str, stopped_query: str, directory: str, *, keep_query_id: bool
 ) -> None:
-    savepoint = take_savepoint(stopped, f"{directory}/savepoints")
-    roll_back(stopped, checkpoint=2)
-    original = application_id(stopped)
+    roll_back(stopped_query, checkpoint=2)
+    original = application_id(stopped_query)
     ids = []
     for name in ("a", "a", "b"):
         restored = restore_savepoint(
@@ -97,30 +96,28 @@ def test_each_restore_gives_a_new_id_and_its_repetition_the_same(
         ids.append(application_id(restored.checkpoint_location))
     assert ids[0] == ids[1] != ids[2]
     assert original not in ids
-    assert application_id(stopped) == original
+    assert application_id(stopped_query) == original
 
 
 @without_spark
-def test_a_damaged_id_is_an_error_and_not_the_querys_id(stopped: str) -> None:
-    put(f"{stopped}/holdfast-application.json", "{}")
+def test_damaged_id_is_an_error(stopped_query: str) -> None:
+    put(f"{stopped_query}/holdfast-application.json", "{}")
     with pytest.raises(CheckpointCorruptedError, match="application id can't be read"):
-        application_id(stopped)
+        application_id(stopped_query)
 
 
-def test_the_id_without_a_location_needs_a_batch() -> None:
+def test_id_without_a_location_needs_a_batch() -> None:
     with pytest.raises(InvalidRequestError, match="outside of a micro-batch"):
         application_id()
 
 
 @without_spark
-def test_the_preview_says_which_batches_the_sink_gets_again(stopped: str) -> None:
-    preview = preview_rollback(stopped, checkpoint=2)
+def test_preview_has_the_batches_of_the_rollback(stopped_query: str) -> None:
+    preview = preview_rollback(stopped_query, checkpoint=2)
     assert (preview.batch_id, preview.newest_batch_id) == (1, 3)
 
 
-def test_a_rolled_back_query_loses_no_rows_in_a_transactional_table(
-    job: Job, tmp_path: Path
-) -> None:
+def test_rolled_back_query_loses_no_rows_in_a_table(job: Job, tmp_path: Path) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = "10"
     table, careless = TransactionalTable(tmp_path / "a"), TransactionalTable(tmp_path / "b")
 

@@ -10,7 +10,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 from jobs.job import Job
-from jobs.operators import CountsLongs, Groups, WrongColumns
+from jobs.operators import Groups, RowNumbers, WrongColumns
 from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -116,7 +116,7 @@ def test_a_damaged_state_file_is_refused(job: Job) -> None:
 
 
 def test_state_of_another_type_is_refused(ran: Job) -> None:
-    operator = ran.operator(CountsLongs(), schema="id long, nth long, subtask int")
+    operator = ran.operator(RowNumbers(), schema="id long, nth long, subtask int")
     refused(
         ran,
         operator,
@@ -156,7 +156,7 @@ def test_columns_that_cannot_be_used_are_refused(job: Job) -> None:
         operator.apply(batch)
 
     job.run(stateful_query(process, operator))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 def test_rows_of_another_schema_are_refused_in_one_line(job: Job) -> None:

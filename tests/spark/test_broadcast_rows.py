@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from jobs.inside_spark import temporary_directory_of
 from jobs.job import Job
 from jobs.operators import Groups, Rules
+from jobs.session import temporary_directory_of
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast import stateful_query
@@ -129,7 +129,7 @@ def test_rules_that_can_not_be_are_refused(job: Job) -> None:
         groups.apply(rows)
 
     job.run(stateful_query(process, rules, twice, groups))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 @pytest.mark.parametrize("broadcast", [5, "rules"])

@@ -7,15 +7,17 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from contracts.files import files_below
-from jobs.every_kind import (
+from contracts.values import read
+from jobs.all_states import (
     KEYED_STATES,
     KEYS,
     TTL_MS,
-    every_kind,
-    write_stopped_with_every_kind,
+    all_states_job,
+    write_stopped_with_all_states,
 )
-from jobs.savepoint_crashes import crashing_at
-from jobs.stopped import QUERY, all_files, put, remove
+from jobs.savepoint_crashes import crashes_at
+from jobs.segments import overwrite
+from jobs.stopped_query import QUERY, all_files
 
 from holdfast import restore_savepoint, take_savepoint
 from holdfast.backends.inspection import read_state
@@ -58,10 +60,10 @@ def rows_of(pointer: str, state: str) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", BACKEND_NAMES)
-def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
+def test_canonical_savepoint_is_complete_for_every_backend(
     directory: str, backend: BackendName
 ) -> None:
-    location = write_stopped_with_every_kind(directory, backend)
+    location = write_stopped_with_all_states(directory, backend)
     native = take_savepoint(location, f"{directory}/savepoints")
     pointer = take_savepoint(location, f"{directory}/savepoints", format="canonical")
     file_system_for(directory).delete_tree(f"{directory}/checkpoints")
@@ -72,7 +74,7 @@ def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
     assert all(uri.startswith(f"{pointer}/") for uri in uris)
     for state in ("batches", TIMERS, *set(KEYED_STATES) - {"last"}):
         assert rows_of(pointer, state) == rows_of(native, state)
-    # Values that live for a second are those of the last batch.
+    # Values with a time to live of a second are from the last batch.
     assert len(rows_of(pointer, "last")) == len(KEYS) - 150
     assert set(rows_of(pointer, "last")) <= set(rows_of(native, "last"))
     for handle in keyed_handles(pointer):
@@ -83,7 +85,7 @@ def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
     for number, reader in enumerate(BACKEND_NAMES):
         checkpoints = f"{directory}/forked-{reader}"
         fork = restore_savepoint(pointer, f"{directory}/{reader}", checkpoint_dir=checkpoints)
-        job = every_kind(
+        job = all_states_job(
             checkpoints,
             backend=reader,
             parallelism=number + 1,
@@ -106,8 +108,8 @@ def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
         assert len(rows_of(latest, TIMERS)) == len(KEYS)
 
 
-def test_commands_work_with_it(directory: str, capsys: Captured) -> None:
-    location = write_stopped_with_every_kind(directory)
+def test_commands_accept_canonical_savepoints(directory: str, capsys: Captured) -> None:
+    location = write_stopped_with_all_states(directory)
     savepoints = f"{directory}/savepoints"
     assert main(["savepoint", location, savepoints]) == 0
     native = capsys.readouterr().out.strip()
@@ -122,11 +124,11 @@ def test_commands_work_with_it(directory: str, capsys: Captured) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert "totals" in json.dumps(shown)
     assert main(["diff", copy, pointer]) == 0
-    assert main(["diff", native, pointer]) == 1  # what has expired is gone
+    assert main(["diff", native, pointer]) == 1  # expired values are not in it
 
 
-def test_it_is_no_base_and_has_none_but_can_be_one_of_a_native_savepoint(directory: str) -> None:
-    location = write_stopped_with_every_kind(directory)
+def test_canonical_savepoint_can_only_be_a_base_of_a_native_one(directory: str) -> None:
+    location = write_stopped_with_all_states(directory)
     savepoints = f"{directory}/savepoints"
     canonical = take_savepoint(location, savepoints, format="canonical")
     with pytest.raises(InvalidRequestError, match="canonical savepoint has no base"):
@@ -134,7 +136,7 @@ def test_it_is_no_base_and_has_none_but_can_be_one_of_a_native_savepoint(directo
     with pytest.raises(InvalidRequestError, match="'native' or 'canonical'"):
         take_savepoint(location, savepoints, format="incremental")  # type: ignore[arg-type]
     assert len(list(all_files(savepoints))) == len(files_below(canonical))
-    # Keyed state is copied: the base has none of these files. All else is referred to.
+    # Keyed state is copied, because the base has other files of it. The rest is referred to.
     native = take_savepoint(location, savepoints, base=canonical)
     handles = keyed_handles(native)
     assert all(
@@ -147,18 +149,18 @@ def test_it_is_no_base_and_has_none_but_can_be_one_of_a_native_savepoint(directo
     assert any(file.uri.startswith(f"{canonical}/") for file in files)
 
 
-def test_of_a_query_without_keyed_state_it_is_what_a_native_savepoint_is(
-    stopped: str, directory: str
+def test_canonical_savepoint_without_keyed_state_equals_a_native_one(
+    stopped_query: str, directory: str
 ) -> None:
-    native = take_savepoint(stopped, f"{directory}/native")
-    canonical = take_savepoint(stopped, f"{directory}/canonical", format="canonical")
+    native = take_savepoint(stopped_query, f"{directory}/native")
+    canonical = take_savepoint(stopped_query, f"{directory}/canonical", format="canonical")
     assert sorted(all_files(native).values())[1:] != []
     assert len(files_below(native)) == len(files_below(canonical))
 
 
-class TestWhatGoesWrong:
-    def test_leaves_nothing_at_whichever_call_of_the_store(self, faults: Faults) -> None:
-        location = write_stopped_with_every_kind(faults.directory)
+class TestFaults:
+    def test_fault_at_any_call_leaves_no_files(self, faults: Faults) -> None:
+        location = write_stopped_with_all_states(faults.directory)
         target = f"{faults.directory}/savepoints"
         for number in itertools.count(1, 23):
             faults.calls.clear()
@@ -175,27 +177,25 @@ class TestWhatGoesWrong:
             assert all_files(target) == {}
         assert number > 100
 
-    def test_is_no_savepoint_if_the_process_dies(self, faults: Faults) -> None:
-        location = write_stopped_with_every_kind(faults.directory)
+    def test_dead_savepoint_is_not_a_savepoint(self, faults: Faults) -> None:
+        location = write_stopped_with_all_states(faults.directory)
         for step in itertools.count(1, 37):
             target = f"{faults.directory}/savepoints-{step}"
             take = partial(take_savepoint, location, target, format="canonical")
-            if not crashing_at(faults, step, take):
+            if not crashes_at(faults, step, take):
                 break
             assert not [path for path in all_files(target) if path.endswith("/_metadata")]
         assert step > 100
 
     @pytest.mark.parametrize("backend", BACKEND_NAMES)
-    def test_is_named_if_it_is_a_damaged_file(self, directory: str, backend: BackendName) -> None:
-        location = write_stopped_with_every_kind(directory, backend)
+    def test_damaged_file_is_named(self, directory: str, backend: BackendName) -> None:
+        location = write_stopped_with_all_states(directory, backend)
         handle, _ = keyed_handles(f"{directory}/checkpoints/{QUERY}/chk-4")
         file = next(iter(handle.segments.values()))
         assert isinstance(file, FileStateHandle)
-        with file_system_for(file.uri).open(file.uri) as stream:
-            content = bytearray(stream.read())
+        content = bytearray(read(file))
         content[len(content) // 3] ^= 1
-        remove(file.uri)
-        put(file.uri, content.decode(errors="surrogateescape"))
+        overwrite(file.uri, content)
         with pytest.raises(CheckpointCorruptedError) as error:
             take_savepoint(location, f"{directory}/savepoints", format="canonical")
         assert error.value.location == file.uri

@@ -1,4 +1,4 @@
-"""Aggregates and windows that a restart asks for otherwise: nothing is lost without being told to."""
+"""Aggregates and windows that change with a restart: no state is lost unless it is requested."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -31,53 +31,48 @@ def table(values: list[int], key: int = 1, *, of: pa.DataType = LONG) -> pa.Tabl
     )
 
 
-def made(changes: dict[str, Any] | None = None, /, **aggregates: Aggregate) -> Any:
+def aggregation(changes: dict[str, Any] | None = None, /, **aggregates: Aggregate) -> Any:
     return lambda: Aggregation(aggregates, **(changes or {}))
 
 
-def windowed(
+def windowed_aggregation(
     windows: WindowAssigner, changes: dict[str, Any] | None = None, /, **aggregates: Aggregate
 ) -> Callable[[], StatefulFunction]:
     return lambda: WindowedAggregation(aggregates, windows, time="ts", **(changes or {}))
 
 
-def begun(**aggregates: Aggregate) -> KeyedSubtasks:
-    """An operator that has run a batch of the values 5 and 7 of key 1."""
-    subtasks = KeyedSubtasks(made(**aggregates), KEY)
+def start(**aggregates: Aggregate) -> KeyedSubtasks:
+    """Return an operator that has run a batch with the values 5 and 7 of key 1."""
+    subtasks = KeyedSubtasks(aggregation(**aggregates), KEY)
     subtasks.batch(table([5, 7]))
     return subtasks
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_a_renamed_aggregate_keeps_its_values_at_another_parallelism() -> None:
-    subtasks = begun(n=hf.count(), mean=hf.avg("v"))
-    subtasks.batch(table([1], key=2))  # a run of its own, in the form of before
+def test_renamed_aggregate_keeps_its_values() -> None:
+    subtasks = start(n=hf.count(), mean=hf.avg("v"))
+    subtasks.batch(table([1], key=2))  # another run, in the old form
     renamed = {"renamed": {"orders": "n", "average": "mean"}}
-    subtasks.make = made(renamed, average=hf.avg("v"), orders=hf.count())
+    subtasks.make = aggregation(renamed, average=hf.avg("v"), orders=hf.count())
     subtasks.parallelism = 3
     assert subtasks.batch(table([9])) == [{"k": 1, "average": 7.0, "orders": 3}]
-    # It may say so for ever, or no more; keys that no batch has had since have the new names, too.
+    # The option may stay or go; keys without rows since then have the new names, too.
     assert subtasks.batch(table([11])) == [{"k": 1, "average": 8.0, "orders": 4}]
-    subtasks.make = made(average=hf.avg("v"), orders=hf.count())
+    subtasks.make = aggregation(average=hf.avg("v"), orders=hf.count())
     subtasks.parallelism = 2
     assert subtasks.batch(table([3], key=2)) == [{"k": 2, "average": 2.0, "orders": 2}]
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
-    subtasks = begun(n=hf.count())
+def test_added_aggregate_starts_without_earlier_rows() -> None:
+    subtasks = start(n=hf.count())
     subtasks.batch(table([1], key=2))
-    added = {
-        "new": hf.count(),
-        "most": hf.max("v"),
-        "all": hf.collect("v"),
-        "mean": hf.avg("v"),
-    }
-    subtasks.make = made({"added": [*added]}, n=hf.count(), **added)
+    added = {"new": hf.count(), "most": hf.max("v"), "all": hf.collect("v"), "mean": hf.avg("v")}
+    subtasks.make = aggregation({"added": [*added]}, n=hf.count(), **added)
     assert subtasks.batch(table([2])) == [
         {"k": 1, "n": 3, "new": 1, "most": 2, "all": [2], "mean": 2.0}
     ]
-    subtasks.make = made(n=hf.count(), **added)
+    subtasks.make = aggregation(n=hf.count(), **added)
     assert subtasks.batch(table([], key=2)) == []
     assert subtasks.batch(table([4], key=2)) == [
         {"k": 2, "n": 2, "new": 1, "most": 4, "all": [4], "mean": 4.0}
@@ -85,32 +80,31 @@ def test_an_added_aggregate_begins_without_the_rows_so_far() -> None:
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_the_last_change_counts_when_subtasks_become_fewer() -> None:
-    subtasks = begun(n=hf.count())
+def test_last_change_counts_after_scaling_down() -> None:
+    subtasks = start(n=hf.count())
     subtasks.parallelism = 3
-    subtasks.make = made({"added": ["new"]}, n=hf.count(), new=hf.count())
-    subtasks.batch(
-        table([1], key=2)
-    )  # some of the subtasks have no rows, of this batch or of the one before
+    subtasks.make = aggregation({"added": ["new"]}, n=hf.count(), new=hf.count())
+    # Some of the subtasks have rows neither in this batch nor in the one before.
+    subtasks.batch(table([1], key=2))
     subtasks.parallelism = 1
-    subtasks.make = made({"renamed": {"newer": "new"}}, n=hf.count(), newer=hf.count())
+    subtasks.make = aggregation({"renamed": {"newer": "new"}}, n=hf.count(), newer=hf.count())
     assert subtasks.batch(table([1], key=2)) == [{"k": 2, "n": 2, "newer": 2}]
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_a_dropped_aggregate_does_not_come_back_with_its_name() -> None:
-    subtasks = begun(n=hf.count(), most=hf.max("v"))
+def test_dropped_aggregate_does_not_return_with_its_name() -> None:
+    subtasks = start(n=hf.count(), most=hf.max("v"))
     subtasks.batch(table([1], key=2))
-    subtasks.make = made({"dropped": ["most"]}, n=hf.count())
+    subtasks.make = aggregation({"dropped": ["most"]}, n=hf.count())
     assert subtasks.batch(table([6], key=3)) == [{"k": 3, "n": 1}]
-    subtasks.make = made({"added": ["most"]}, n=hf.count(), most=hf.max("v"))
+    subtasks.make = aggregation({"added": ["most"]}, n=hf.count(), most=hf.max("v"))
     assert subtasks.batch(table([6])) == [{"k": 1, "n": 3, "most": 6}]
     assert subtasks.batch(table([0], key=2)) == [{"k": 2, "n": 2, "most": 0}]
 
 
-def test_another_order_of_aggregates_is_the_same_state() -> None:
-    subtasks = begun(n=hf.count(), most=hf.max("v"), least=hf.min("v"))
-    subtasks.make = made(least=hf.min("v"), n=hf.count(), most=hf.max("v"))
+def test_order_of_aggregates_does_not_matter() -> None:
+    subtasks = start(n=hf.count(), most=hf.max("v"), least=hf.min("v"))
+    subtasks.make = aggregation(least=hf.min("v"), n=hf.count(), most=hf.max("v"))
     assert subtasks.batch(table([6])) == [{"k": 1, "least": 5, "n": 3, "most": 7}]
 
 
@@ -118,35 +112,38 @@ def test_another_order_of_aggregates_is_the_same_state() -> None:
     ("make", "message"),
     [
         (
-            made(orders=hf.count()),
+            aggregation(orders=hf.count()),
             r"\['n'\] are stored.*\['orders'\] are requested.*'orders': 'n'",
         ),
-        (made(n=hf.count(), more=hf.count()), r"\['more'\] are requested.*added=\['more'\]"),
-        (made({"added": ["a"]}, a=hf.count()), r"\['n'\] are stored.*dropped=\['n'\] to delete"),
+        (aggregation(n=hf.count(), more=hf.count()), r"\['more'\] are requested.*added=\['more'\]"),
         (
-            made(n=hf.sum("v")),
+            aggregation({"added": ["a"]}, a=hf.count()),
+            r"\['n'\] are stored.*dropped=\['n'\] to delete",
+        ),
+        (
+            aggregation(n=hf.sum("v")),
             r"'n' is stored as count\(\), and is sum\('v'\) now.*dropped=\['n'\]",
         ),
         (
-            made({"renamed": {"orders": "n"}}, orders=hf.sum("v")),
+            aggregation({"renamed": {"orders": "n"}}, orders=hf.sum("v")),
             r"'orders' is stored as count\(\), and is sum",
         ),
     ],
 )
-def test_aggregates_that_are_not_the_stored_ones_are_refused(make: Any, message: str) -> None:
-    subtasks = begun(n=hf.count())
+def test_aggregates_other_than_the_stored_ones_are_refused(make: Any, message: str) -> None:
+    subtasks = start(n=hf.count())
     subtasks.make = make
     with pytest.raises(StateMigrationError, match=message):
         subtasks.batch(table([1]))
-    subtasks.make = made(n=hf.count())
+    subtasks.make = aggregation(n=hf.count())
     assert subtasks.batch(table([1])) == [{"k": 1, "n": 3}]
 
 
-def test_an_aggregate_of_a_narrower_type_is_refused_with_its_column() -> None:
-    subtasks = begun(most=hf.max("v"))
+def test_aggregate_of_a_narrower_type_is_refused() -> None:
+    subtasks = start(most=hf.max("v"))
     with pytest.raises(StateMigrationError, match=r"'most', max\('v'\), is stored as int64.*cast"):
         subtasks.batch(table([1], of=pa.int32()))
-    subtasks = KeyedSubtasks(made(most=hf.max("v")), KEY)
+    subtasks = KeyedSubtasks(aggregation(most=hf.max("v")), KEY)
     subtasks.batch(table([3], of=pa.int32()))
     assert subtasks.batch(table([2])) == [{"k": 1, "most": 3}]
 
@@ -170,22 +167,22 @@ def test_aggregation_with_an_unknown_option_is_refused() -> None:
         ({"renamed": {"a": "n"}, "added": ["a"]}, "both renamed and added"),
     ],
 )
-def test_changes_that_contradict_the_aggregates_are_refused(changes: Any, message: str) -> None:
+def test_contradictory_changes_are_refused(changes: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        made(changes, a=hf.count(), b=hf.count())()
+        aggregation(changes, a=hf.count(), b=hf.count())()
 
 
 @pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize("windows", [tumbling_windows(MINUTE), session_windows(MINUTE)], ids=str)
 def test_aggregates_of_open_windows_are_renamed_added_and_dropped(windows: Any) -> None:
-    subtasks = KeyedSubtasks(windowed(windows, n=hf.count(), most=hf.max("v")), KEY)
+    subtasks = KeyedSubtasks(windowed_aggregation(windows, n=hf.count(), most=hf.max("v")), KEY)
     subtasks.batch(table([5, 7]))
     subtasks.batch(table([1], key=2))
     changes = {"renamed": {"rows": "n"}, "dropped": ["most"], "added": ["seen", "least"]}
     now = {"rows": hf.count(), "seen": hf.count(), "least": hf.min("v")}
-    subtasks.make = windowed(windows, changes, **now)
+    subtasks.make = windowed_aggregation(windows, changes, **now)
     subtasks.batch(table([3]))
-    subtasks.make = windowed(windows, **now)
+    subtasks.make = windowed_aggregation(windows, **now)
     out = subtasks.batch(table([]), watermark=1 << 42)
     results = [{name: row[name] for name in ("k", *now)} for row in out]
     assert sorted(results, key=lambda row: row["k"]) == [
@@ -204,25 +201,24 @@ def test_aggregates_of_open_windows_are_renamed_added_and_dropped(windows: Any) 
     ],
     ids=str,
 )
-def test_other_windows_than_the_stored_ones_are_refused(other: Any) -> None:
-    subtasks = KeyedSubtasks(windowed(tumbling_windows(MINUTE), n=hf.count()), KEY)
+def test_windows_other_than_the_stored_ones_are_refused(other: Any) -> None:
+    subtasks = KeyedSubtasks(windowed_aggregation(tumbling_windows(MINUTE), n=hf.count()), KEY)
     subtasks.batch(table([5]))
-    subtasks.make = windowed(other, n=hf.count())
+    subtasks.make = windowed_aggregation(other, n=hf.count())
     with pytest.raises(
         StateMigrationError, match=r"tumbling windows of 0:01:00.*another uid"
     ) as caught:
         subtasks.batch(table([5]))
     assert str(other) in str(caught.value)
-    subtasks.make = windowed(
-        tumbling_windows(MINUTE, offset=MINUTE), n=hf.count()
-    )  # the same windows
+    same = tumbling_windows(MINUTE, offset=MINUTE)
+    subtasks.make = windowed_aggregation(same, n=hf.count())
     assert [row["n"] for row in subtasks.batch(table([5]), watermark=1 << 42)] == [2]
 
 
-def test_another_gap_of_sessions_is_refused() -> None:
-    subtasks = KeyedSubtasks(windowed(session_windows(MINUTE), n=hf.count()), KEY)
+def test_another_session_gap_is_refused() -> None:
+    subtasks = KeyedSubtasks(windowed_aggregation(session_windows(MINUTE), n=hf.count()), KEY)
     subtasks.batch(table([5]))
-    subtasks.make = windowed(session_windows(2 * MINUTE), n=hf.count())
+    subtasks.make = windowed_aggregation(session_windows(2 * MINUTE), n=hf.count())
     with pytest.raises(
         StateMigrationError,
         match=r"gap of 0:01:00, and the operator now has aggregates of session.*0:02:00",
@@ -233,20 +229,20 @@ def test_another_gap_of_sessions_is_refused() -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (made(n=hf.count()), windowed(tumbling_windows(MINUTE), n=hf.count())),
-        (windowed(tumbling_windows(MINUTE), n=hf.count()), made(n=hf.count())),
+        (aggregation(n=hf.count()), windowed_aggregation(tumbling_windows(MINUTE), n=hf.count())),
+        (windowed_aggregation(tumbling_windows(MINUTE), n=hf.count()), aggregation(n=hf.count())),
         (
-            windowed(tumbling_windows(MINUTE), n=hf.count()),
+            windowed_aggregation(tumbling_windows(MINUTE), n=hf.count()),
             lambda: WindowedFunction(lambda *_: None, tumbling_windows(MINUTE), time="ts"),
         ),
         (
             lambda: WindowedFunction(lambda *_: None, tumbling_windows(MINUTE), time="ts"),
-            windowed(tumbling_windows(MINUTE), n=hf.count()),
+            windowed_aggregation(tumbling_windows(MINUTE), n=hf.count()),
         ),
     ],
     ids=["totals to windows", "windows to totals", "aggregates to rows", "rows to aggregates"],
 )
-def test_another_operator_under_the_same_uid_is_refused(before: Any, after: Any) -> None:
+def test_another_operator_with_the_same_uid_is_refused(before: Any, after: Any) -> None:
     subtasks = KeyedSubtasks(before, KEY, output=COUNTED)
     subtasks.batch(table([5]))
     subtasks.make = after
@@ -254,7 +250,7 @@ def test_another_operator_under_the_same_uid_is_refused(before: Any, after: Any)
         subtasks.batch(table([5]))
 
 
-def test_windows_that_were_not_given_out_are_not_updated_only() -> None:
+def test_pending_windows_can_not_switch_to_updates() -> None:
     def operator(emit: Any) -> Callable[[], StatefulFunction]:
         return lambda: WindowedAggregation(
             {"n": hf.count()}, tumbling_windows(MINUTE), time="ts", emit=emit
@@ -268,7 +264,7 @@ def test_windows_that_were_not_given_out_are_not_updated_only() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 5), (5, 0), (5, 9)])
-def test_windows_are_forgotten_after_another_allowed_lateness(before: int, after: int) -> None:
+def test_windows_are_deleted_after_a_changed_lateness(before: int, after: int) -> None:
     def operator(lateness: int) -> Callable[[], StatefulFunction]:
         return lambda: WindowedAggregation(
             {"n": hf.count()},
@@ -287,7 +283,7 @@ def test_windows_are_forgotten_after_another_allowed_lateness(before: int, after
     assert subtasks.next_timer is None
 
 
-def test_columns_of_rows_of_open_windows_are_renamed_and_dropped() -> None:
+def test_columns_of_open_windows_are_renamed_and_dropped() -> None:
     def rows_of(key: Any, window: Any, rows: pa.Table) -> list[dict[str, Any]]:
         seen.append(rows.drop_columns("ts").to_pylist())
         return []

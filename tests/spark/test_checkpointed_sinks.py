@@ -1,4 +1,4 @@
-"""Sinks with a state of their own."""
+"""Sinks with state."""
 
 from pathlib import Path
 from unittest import mock
@@ -15,8 +15,8 @@ from holdfast.errors import StorageUnavailableError
 ALLOW = "spark.holdfast.checkpoint.allow-non-restored-state"
 
 
-class Notes:
-    """Writes down how it is called, and how often it has taken a batch."""
+class RecordingSink:
+    """Records its calls, and counts its batches."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, object]] = []
@@ -42,8 +42,8 @@ class Notes:
         self.calls.append(("aborted", checkpoint_id))
 
 
-class AppliesAndNotes(Notes):
-    """The same as the function of a query."""
+class RecordingProcess(RecordingSink):
+    """A function of a query that does the same."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -53,18 +53,23 @@ class AppliesAndNotes(Notes):
         super().__call__(self.operator.apply(rows), batch_id)
 
 
-@pytest.mark.parametrize(
-    "of", ["an operator", pytest.param("a query", marks=pytest.mark.exhaustive)]
-)
-def test_a_sink_goes_on_with_what_the_last_checkpoint_holds(job: Job, of: str) -> None:
+def run_sink(job: Job, *, as_process: bool) -> RecordingSink:
+    """Run a job with a new sink, of its operator or as the function of the query."""
+    if as_process:
+        process = RecordingProcess(job)
+        job.run(stateful_query(process, process.operator))
+        return process
+    sink = RecordingSink()
+    job.run(job.operator(Groups(10), sink=sink))
+    return sink
+
+
+@pytest.mark.parametrize("as_process", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_sink_resumes_from_the_last_checkpoint(job: Job, *, as_process: bool) -> None:
     for state, batch in ((None, 0), (b"1", 1)):
         job.feed(files=1)
-        sink = AppliesAndNotes(job) if of == "a query" else Notes()
+        sink = run_sink(job, as_process=as_process)
         assert isinstance(sink, CheckpointedSink)
-        if isinstance(sink, AppliesAndNotes):
-            job.run(stateful_query(sink, sink.operator))
-        else:
-            job.run(job.operator(Groups(10), sink=sink))
         assert sink.calls == [
             ("initialize", state),
             *([("complete", batch)] if batch else []),
@@ -73,17 +78,13 @@ def test_a_sink_goes_on_with_what_the_last_checkpoint_holds(job: Job, of: str) -
             ("complete", batch + 1),
         ]
     job.repeat_last_batch()
-    again = AppliesAndNotes(job) if of == "a query" else Notes()
-    if isinstance(again, AppliesAndNotes):
-        job.run(stateful_query(again, again.operator))
-    else:
-        job.run(job.operator(Groups(10), sink=again))
+    again = run_sink(job, as_process=as_process)
     assert again.calls == [("initialize", b"2"), ("complete", 2)]
 
 
-def test_what_was_noted_for_a_checkpoint_that_failed_is_forgotten(job: Job) -> None:
+def test_state_of_a_failed_checkpoint_is_dropped(job: Job) -> None:
     job.feed(files=1)
-    sink = Notes()
+    sink = RecordingSink()
     operator = job.operator(Groups(10), sink=sink)
     commit = "holdfast.spark.query.coordinator.complete_checkpoint"
     with mock.patch(commit, side_effect=StorageUnavailableError("as planned")):
@@ -96,21 +97,21 @@ def test_what_was_noted_for_a_checkpoint_that_failed_is_forgotten(job: Job) -> N
     assert sink.taken == 1
 
 
-def test_a_query_without_the_sink_is_refused_unless_its_state_may_be_left(job: Job) -> None:
+def test_query_without_the_sink_is_refused_unless_allowed(job: Job) -> None:
     job.feed(files=1)
-    job.run(job.operator(Groups(10), sink=Notes()))
+    job.run(job.operator(Groups(10), sink=RecordingSink()))
     job.feed(files=1)
     with pytest.raises(StreamingQueryException, match=r"states of sinks under \['sink/operator'\]"):
         job.run(job.operator(Groups(10)))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.settings[ALLOW] = "true"
     job.run(job.operator(Groups(10)))
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 @pytest.mark.exhaustive
-def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
-    class Wrong(Notes):
+def test_sink_state_other_than_bytes_is_refused(job: Job) -> None:
+    class Wrong(RecordingSink):
         def snapshot_state(self, checkpoint_id: int) -> bytes:
             return checkpoint_id  # type: ignore[return-value]
 
@@ -119,16 +120,16 @@ def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
         StreamingQueryException, match="snapshot_state of Wrong must return bytes, got int"
     ):
         job.run(job.operator(Groups(10), sink=Wrong()))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
 
 
 @pytest.mark.exhaustive
-def test_a_sink_with_a_state_serves_one_query(job: Job, tmp_path: Path) -> None:
+def test_sink_with_state_serves_one_query(job: Job, tmp_path: Path) -> None:
     other = Job(job.spark, tmp_path / "other")
-    operator = job.operator(Groups(10), sink=Notes())
+    operator = job.operator(Groups(10), sink=RecordingSink())
     for query_job in (job, other):
         query_job.feed(files=1)
     job.run(operator)
     with pytest.raises(StreamingQueryException, match="serves one query"):
         other.run(operator)
-    assert other.completed() == []
+    assert other.checkpoint_ids() == []

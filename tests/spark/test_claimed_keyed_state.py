@@ -1,4 +1,4 @@
-"""Keyed state of a savepoint that a job claims, with each backend that has files of its own."""
+"""Keyed state of a savepoint that a job claims, with each backend that has its own files."""
 
 import os
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from contracts.files import files_below
-from jobs.every_kind import KEYS as KINDS_KEYS
-from jobs.every_kind import every_kind, write_stopped_with_every_kind
+from jobs.all_states import KEYS as ALL_STATES_KEYS
+from jobs.all_states import all_states_job, write_stopped_with_all_states
 from jobs.keyed import KeyedJob
-from jobs.keyed_operators import Totals
+from jobs.operators import Totals
 
 from holdfast import take_savepoint
 from holdfast.backends.inspection import read_state
@@ -46,15 +46,15 @@ def job(
     )
 
 
-def written(checkpoint: CompletedCheckpoint) -> int:
-    """Bytes in files that lie in the job's own directory."""
+def own_bytes(checkpoint: CompletedCheckpoint) -> int:
+    """Return the bytes of files that are in the job's own directory."""
     own = checkpoint.location.external_pointer.rpartition("/")[0]
     files = files_of(checkpoint.metadata.streams())
     return sum(file.size for file in files if file.uri.startswith(f"{own}/"))
 
 
 @pytest.fixture(autouse=True)
-def _of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _local_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = tmp_path / "blockmgr-1"
     local.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", os.fspath(local))
@@ -62,7 +62,7 @@ def _of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", ["columnar", "rocksdb"])
 @pytest.mark.parametrize("parallelism", [2, 3])
-def test_the_first_checkpoint_writes_what_changed_and_the_savepoint_goes_in_the_end(
+def test_claimed_savepoint_is_deleted_after_its_segments_are_merged(
     memory_directory: str, backend: BackendName, parallelism: int
 ) -> None:
     former = job(memory_directory, backend, job_id="former")
@@ -74,7 +74,7 @@ def test_the_first_checkpoint_writes_what_changed_and_the_savepoint_goes_in_the_
     changed = [{"key": key, "id": key} for key in KEYS[:10]]
     bytes_written = {}
     for claims, copy in zip((False, True), copies, strict=True):
-        going_on = job(
+        claimant = job(
             memory_directory,
             backend,
             job_id=f"claims-{claims}".lower(),
@@ -82,14 +82,14 @@ def test_the_first_checkpoint_writes_what_changed_and_the_savepoint_goes_in_the_
             claims=claims,
             parallelism=parallelism,
         )
-        output = going_on.run(changed)
+        output = claimant.run(changed)
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(KEYS[:10], 2)
-        bytes_written[claims] = written(going_on.latest)
+        bytes_written[claims] = own_bytes(claimant.latest)
     assert bytes_written[True] < bytes_written[False] / 3
     assert files_below(copies[0])
     rounds = 2
     while files_below(copies[1]) and rounds < 40:  # until its segments were merged into others
-        output = going_on.run([{"key": key, "id": key} for key in KEYS])
+        output = claimant.run([{"key": key, "id": key} for key in KEYS])
         assert {row["rows"] for row in output} <= {rounds, rounds + 1}
         assert len(output) == len(KEYS)
         rounds += 1
@@ -98,26 +98,26 @@ def test_the_first_checkpoint_writes_what_changed_and_the_savepoint_goes_in_the_
 
 
 @pytest.mark.parametrize("backend", ["columnar", "rocksdb"])
-def test_a_canonical_savepoint_is_claimed_by_any_backend_and_goes_when_nothing_refers_to_it(
+def test_claimed_canonical_savepoint_is_deleted_when_unreferenced(
     directory: str, backend: BackendName
 ) -> None:
-    location = write_stopped_with_every_kind(directory)
+    location = write_stopped_with_all_states(directory)
     pointer = take_savepoint(location, f"{directory}/savepoints", format="canonical")
-    going_on = every_kind(f"{directory}/new", backend=backend, job_id="new", claimed=pointer)
-    rows = [{"key": key, "id": 0} for key in KINDS_KEYS]
+    claimant = all_states_job(f"{directory}/new", backend=backend, job_id="new", claimed=pointer)
+    rows = [{"key": key, "id": 0} for key in ALL_STATES_KEYS]
     for number in range(20):
-        going_on.run(rows if number else rows[:1])
+        claimant.run(rows if number else rows[:1])
         CLEANER.wait()
-        refers = any(pointer in file.uri for file in files_of(going_on.latest.metadata.streams()))
+        refers = any(pointer in file.uri for file in files_of(claimant.latest.metadata.streams()))
         assert refers <= bool(files_below(pointer))
         if number == 0:
-            assert refers == (backend == "columnar")  # RocksDB has read it into files of its own
-            assert going_on.latest.metadata.claimed
+            assert refers == (backend == "columnar")  # RocksDB has read it into its own files
+            assert claimant.latest.metadata.claimed
         elif not files_below(pointer):
             break
     assert not files_below(pointer)
-    totals = read_state(going_on.latest.location.external_pointer, "operator", "totals")
-    batches = {key: min(4, key // 50 + 1) for key in KINDS_KEYS}
+    totals = read_state(claimant.latest.location.external_pointer, "operator", "totals")
+    batches = {key: min(4, key // 50 + 1) for key in ALL_STATES_KEYS}
     assert {row["key"]: row["value"] for row in totals.to_pylist()} == {
         key: 10 * key * count + sum(range(count)) for key, count in batches.items()
     }

@@ -1,9 +1,9 @@
 """Jobs that claim each other's checkpoints and savepoints, die, come back and are swept, in any order.
 
-Each driver is a coordinator, and its tasks are invented; so are bytes. Two rules hold all the time:
+Each driver is a coordinator without tasks, and states are arbitrary bytes. Two rules hold all the time:
 
-- whatever has a `_metadata` file has all its files: nothing that can be reached is ever deleted;
-- in the end, once all jobs that may have gone on and were swept, no file is there that nothing leads to.
+- a checkpoint with a `_metadata` file has all its files: no referenced file is ever deleted;
+- in the end, when all jobs that can were resumed and all were swept, every file is referenced.
 """
 
 import sys
@@ -16,8 +16,8 @@ from contracts.files import files_below
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from jobs.coordinated import coordinator
-from jobs.segments import Backend, Change, adds, nothing, run_batch
+from jobs.coordinator import coordinator
+from jobs.segments import Backend, Change, add_segment, change_nothing, run_batch
 
 from holdfast.errors import (
     BatchGapError,
@@ -46,19 +46,21 @@ class Death(BaseException):
     """No handler in the code under test may run."""
 
 
-def merges(_: int, backend: Backend) -> None:
+def merge_or_add(_: int, backend: Backend) -> None:
     merged = b"".join(backend.segments.values())
     backend.segments.clear()
     backend.add(merged or b"none")
 
 
-changes = st.sampled_from([adds(b"rows"), adds(b"more"), merges, nothing])
+changes = st.sampled_from(
+    [add_segment(b"rows"), add_segment(b"more"), merge_or_add, change_nothing]
+)
 jobs = st.sampled_from(JOBS)
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What comes in between, at a call to the store."""
+    """An event at a call to the store."""
 
     kind: Literal["none", "dies", "claims", "runs", "sweeps"]
     moment: Literal["before", "after"]
@@ -87,7 +89,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.faults = self.block.enter_context(faulty_file_system(root))
         self.root = self.faults.directory
         self.cleaner = CheckpointsCleaner()
-        self.cleaner.close()  # what it is given is done at once
+        self.cleaner.close()  # so it runs its tasks at once
         self.drivers: list[CheckpointCoordinator] = []
         self.savepoints = 0
 
@@ -99,7 +101,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         change=changes,
         disturbance=disturbances,
     )
-    def starts(
+    def start_driver(
         self,
         *,
         job: str,
@@ -109,33 +111,33 @@ class ClaimsMachine(RuleBasedStateMachine):
         change: Change,
         disturbance: Disturbance,
     ) -> None:
-        """A driver of a job starts, and runs a batch."""
+        """Start a driver of a job, and run a batch."""
         driver = self.driver(job, start, claims=claims, num_retained=num_retained)
         self.drivers.append(driver)
-        self.disturbed(driver, job, change, disturbance)
+        self.run_disturbed(driver, job, change, disturbance)
 
-    @rule(which=st.integers(0, 9), change=changes, disturbance=disturbances)
-    def goes_on(self, which: int, change: Change, disturbance: Disturbance) -> None:
-        """A driver runs a batch; others may have taken its job meanwhile."""
+    @rule(number=st.integers(0, 9), change=changes, disturbance=disturbances)
+    def resume_driver(self, number: int, change: Change, disturbance: Disturbance) -> None:
+        """Run a batch of a driver; others may have taken its job in the meantime."""
         if self.drivers:
-            driver = self.drivers[which % len(self.drivers)]
+            driver = self.drivers[number % len(self.drivers)]
             latest = driver.latest
             if latest is not None:
-                self.disturbed(driver, latest.metadata.job_id, change, disturbance)
+                self.run_disturbed(driver, latest.metadata.job_id, change, disturbance)
 
     @rule(job=jobs)
-    def is_copied(self, job: str) -> None:
-        checkpoints = self.kept(job)
+    def copy_newest(self, job: str) -> None:
+        checkpoints = self.checkpoints(job)
         if checkpoints:
             copy_checkpoint(checkpoints[-1], f"{self.root}/savepoints")
 
     @rule(job=jobs)
-    def is_swept(self, job: str) -> None:
+    def sweep_job(self, job: str) -> None:
         if self.exists(job):
             sweep(self.root, job, grace_s=0)
 
     @invariant()
-    def whatever_is_there_is_whole(self) -> None:
+    def every_checkpoint_has_all_its_files(self) -> None:
         there = files_below(self.root)
         for checkpoint in self.all_checkpoints(there):
             assert streams_of(checkpoint) <= there, checkpoint.location.external_pointer
@@ -158,50 +160,50 @@ class ClaimsMachine(RuleBasedStateMachine):
             allow_non_restored_state=True,
         )
 
-    def disturbed(
+    def run_disturbed(
         self, driver: CheckpointCoordinator, job: str, change: Change, disturbance: Disturbance
     ) -> None:
-        def happens() -> None:
+        def disturb() -> None:
             if disturbance.kind == "dies":
                 raise Death
             if disturbance.kind == "sweeps":
-                self.sweeps_beside(disturbance.job, running=job)
+                self.sweep_idle(disturbance.job, running=job)
                 return
             other = self.driver(
                 disturbance.job, 0, claims=disturbance.kind == "claims", num_retained=1
             )
             self.drivers.append(other)
-            self.runs(other, disturbance.job, merges)
+            self.run(other, disturbance.job, merge_or_add)
 
         self.faults.calls.clear()
         if disturbance.kind != "none":
             plan = self.faults.before if disturbance.moment == "before" else self.faults.after
-            plan(ANY_CALL, happens, nth=disturbance.call)
+            plan(ANY_CALL, disturb, nth=disturbance.call)
         try:
-            self.runs(driver, job, change)
+            self.run(driver, job, change)
         except Death:
             self.drivers.remove(driver)
         finally:
             self.faults.clear()
 
-    def sweeps_beside(self, job: str, *, running: str) -> None:
-        """The grace period is longer than any checkpoint takes: what is being written now is not swept."""
+    def sweep_idle(self, job: str, *, running: str) -> None:
+        """Sweep a job that is not writing: in reality the grace period exceeds the duration of any checkpoint."""
         if job != running and self.exists(job):
             with suppress(CheckpointConflictError):
                 sweep(self.root, job, grace_s=0)
 
-    def runs(self, driver: CheckpointCoordinator, job: str, change: Change) -> None:
-        """A batch behind the job's newest checkpoint, unless it is refused."""
-        checkpoints = self.kept(job)
+    def run(self, driver: CheckpointCoordinator, job: str, change: Change) -> None:
+        """Run the batch after the job's newest checkpoint, unless it is refused."""
+        checkpoints = self.checkpoints(job)
         with suppress(
-            CheckpointConflictError,  # the job, or what it would claim, is another driver's
-            CheckpointNotFoundError,  # what it would begin with, or its directory, is gone
-            InvalidRequestError,  # it can't be claimed
+            CheckpointConflictError,  # another driver owns the job, or has claimed the start
+            CheckpointNotFoundError,  # the start, or its directory, was deleted
+            InvalidRequestError,  # the start can't be claimed
             BatchGapError,  # the driver has lost its job
         ):
             run_batch(driver, checkpoints[-1].checkpoint_id if checkpoints else 0, change)
 
-    def kept(self, job: str) -> list[CompletedCheckpoint]:
+    def checkpoints(self, job: str) -> list[CompletedCheckpoint]:
         return load_checkpoints(JobDirectory(f"{self.root}/{job}", single_writer=False))
 
     def exists(self, job: str) -> bool:
@@ -222,11 +224,11 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.block.close()
 
     def end(self) -> None:
-        """All jobs that may go on do, with state that refers to nothing older; then all are swept."""
+        """Resume all jobs that can be, merge their states, and sweep all jobs."""
         for job in JOBS:
             driver = coordinator(self.root, job_id=job, num_retained=1, cleaner=self.cleaner)
             for _ in range(3):
-                self.runs(driver, job, merges)
+                self.run(driver, job, merge_or_add)
         for job in JOBS:
             sweep(self.root, job, grace_s=0)
         there = files_below(self.root)

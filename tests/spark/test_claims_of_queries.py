@@ -1,12 +1,12 @@
-"""What was claimed, to whoever rolls back, takes savepoints, restores and lists: without Spark."""
+"""Rollbacks, savepoints, restores and lists of claimed checkpoints, without Spark."""
 
 import json
 
 import pytest
 from contracts.files import files_below
-from jobs.coordinated import begun, coordinator
-from jobs.segments import adds, run_batch
-from jobs.stopped import QUERY, as_without_spark, directory, stopped
+from jobs.coordinator import begin_checkpoint, coordinator
+from jobs.segments import add_segment, run_batch
+from jobs.stopped_query import QUERY
 
 from holdfast import restore_savepoint, roll_back, take_savepoint
 from holdfast.cli.command_line import main
@@ -18,18 +18,16 @@ from holdfast.spark.query import CLEANER
 from holdfast.spark_progress import all_streams
 from holdfast.testing import Faults
 
-__all__ = ["as_without_spark", "directory", "stopped"]
-
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
 
 def claim(directory: str, pointer: str) -> None:
-    """Claim it for the job `next`, which does no batch yet."""
-    begun(coordinator(directory, job_id="next", start=pointer, claims_start=True), 0)
+    """Claim a checkpoint for the job `next`, which runs no batch yet."""
+    begin_checkpoint(coordinator(directory, job_id="next", start=pointer, claims_start=True), 0)
 
 
-def claim_and_go_on(directory: str, pointer: str) -> None:
-    """Claim it for the job `next`, which then needs nothing of it."""
+def claim_and_run(directory: str, pointer: str) -> None:
+    """Claim a checkpoint for the job `next`, and run a batch that no longer needs it."""
     driver = coordinator(
         directory,
         job_id="next",
@@ -38,82 +36,70 @@ def claim_and_go_on(directory: str, pointer: str) -> None:
         num_retained=1,
         allow_non_restored_state=True,
     )
-    run_batch(driver, 0, adds(b"new"))
+    run_batch(driver, 0, add_segment(b"new"))
     CLEANER.wait()
 
 
-def test_a_query_is_not_rolled_back_when_its_newest_checkpoint_is_claimed(
-    directory: str, stopped: str
-) -> None:
+def test_rollback_of_a_claimed_checkpoint_is_refused(directory: str, stopped_query: str) -> None:
     checkpoints = f"{directory}/checkpoints"
     claim(checkpoints, f"{checkpoints}/{QUERY}/chk-4")
     before = files_below(directory)
     with pytest.raises(CheckpointConflictError, match="has claimed") as error:
-        roll_back(stopped, checkpoint=2)
+        roll_back(stopped_query, checkpoint=2)
     assert error.value.kind == "claimed"
     assert files_below(directory) == before
 
 
-def test_a_query_is_not_rolled_back_either_when_that_happens_meanwhile(
-    faults: Faults, directory: str, stopped: str
+def test_rollback_during_a_claim_is_refused(
+    faults: Faults, directory: str, stopped_query: str
 ) -> None:
     checkpoints = f"{directory}/checkpoints"
 
-    def claims() -> None:
+    def claim_now() -> None:
         faults.clear()
         claim(checkpoints, f"{checkpoints}/{QUERY}/chk-4")
 
-    faults.before("publish", claims)  # of the claim to the job
+    faults.before("publish", claim_now)  # of the claim to the job
     with pytest.raises(CheckpointConflictError, match="has claimed"):
-        roll_back(stopped, checkpoint=2)
+        roll_back(stopped_query, checkpoint=2)
     assert read_claim(f"{checkpoints}/{QUERY}/chk-4") is not None
-    assert all(
-        file.failure is None
-        for number in (1, 2, 3, 4)
-        for file in verify_files(
-            load_checkpoint(
-                resolve_pointer(f"{checkpoints}/{QUERY}/chk-{number}")
-            ).metadata.streams()
-        )
-    )
+    for number in (1, 2, 3, 4):
+        checkpoint = load_checkpoint(resolve_pointer(f"{checkpoints}/{QUERY}/chk-{number}"))
+        assert all(file.failure is None for file in verify_files(checkpoint.metadata.streams()))
 
 
-def test_no_savepoint_is_based_on_a_claimed_one(directory: str, stopped: str) -> None:
-    base = take_savepoint(stopped, f"{directory}/savepoints")
+def test_savepoint_with_a_claimed_base_is_refused(directory: str, stopped_query: str) -> None:
+    base = take_savepoint(stopped_query, f"{directory}/savepoints")
     claim(f"{directory}/checkpoints", base)
     with pytest.raises(InvalidRequestError, match="base was claimed by job 'next'"):
-        take_savepoint(stopped, f"{directory}/savepoints", base=base)
+        take_savepoint(stopped_query, f"{directory}/savepoints", base=base)
 
 
-def test_a_claimed_savepoint_stays_while_one_that_is_based_on_it_lies_beside_it(
-    directory: str, stopped: str
-) -> None:
-    base = take_savepoint(stopped, f"{directory}/savepoints")
-    later = take_savepoint(stopped, f"{directory}/savepoints", base=base)
-    claim_and_go_on(f"{directory}/checkpoints", base)
+def test_claimed_savepoint_stays_while_it_is_a_base(directory: str, stopped_query: str) -> None:
+    base = take_savepoint(stopped_query, f"{directory}/savepoints")
+    later = take_savepoint(stopped_query, f"{directory}/savepoints", base=base)
+    claim_and_run(f"{directory}/checkpoints", base)
     based = load_checkpoint(resolve_pointer(later))
     assert all(file.failure is None for file in verify_files(all_streams(based)))
 
 
-def test_a_claimed_savepoint_goes_with_the_files_of_spark(directory: str, stopped: str) -> None:
-    savepoint = take_savepoint(stopped, f"{directory}/savepoints")
-    claim_and_go_on(f"{directory}/checkpoints", savepoint)
+def test_claimed_savepoint_is_deleted_with_the_files_of_spark(
+    directory: str, stopped_query: str
+) -> None:
+    savepoint = take_savepoint(stopped_query, f"{directory}/savepoints")
+    claim_and_run(f"{directory}/checkpoints", savepoint)
     assert files_below(f"{directory}/savepoints") == set()
 
 
-def test_a_savepoint_that_is_based_on_another_can_not_be_claimed(
-    directory: str, stopped: str
-) -> None:
-    base = take_savepoint(stopped, f"{directory}/savepoints")
-    later = take_savepoint(stopped, f"{directory}/savepoints", base=base)
+def test_savepoint_with_a_base_can_not_be_claimed(directory: str, stopped_query: str) -> None:
+    base = take_savepoint(stopped_query, f"{directory}/savepoints")
+    later = take_savepoint(stopped_query, f"{directory}/savepoints", base=base)
     with pytest.raises(InvalidRequestError, match="belongs to another checkpoint or savepoint"):
         claim(f"{directory}/checkpoints", later)
 
 
-def test_a_fork_of_a_claimed_savepoint_copies_it_and_claims_nothing(
-    directory: str, stopped: str
-) -> None:
-    savepoint = take_savepoint(stopped, f"{directory}/savepoints")
+def test_fork_of_a_claimed_savepoint_copies_its_files(directory: str, stopped_query: str) -> None:
+    savepoint = take_savepoint(stopped_query, f"{directory}/savepoints")
     claim(f"{directory}/checkpoints", savepoint)
     before = files_below(savepoint)
     restore_savepoint(
@@ -128,13 +114,11 @@ def test_a_fork_of_a_claimed_savepoint_copies_it_and_claims_nothing(
     assert files_below(savepoint) == before
 
 
-def test_commands_say_who_has_claimed_what(
-    memory_directory: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_batch(coordinator(memory_directory, job_id="former"), 0, adds(b"old"))
+def test_commands_show_claims(memory_directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run_batch(coordinator(memory_directory, job_id="former"), 0, add_segment(b"old"))
     pointer = f"{memory_directory}/former/chk-1"
     driver = coordinator(memory_directory, job_id="next", start=pointer, claims_start=True)
-    run_batch(driver, 0, adds(b"new"))
+    run_batch(driver, 0, add_segment(b"new"))
     assert main(["list", memory_directory]) == 0
     assert "chk-1 (claimed by job next)" in capsys.readouterr().out
     assert main(["list", memory_directory, "--json"]) == 0

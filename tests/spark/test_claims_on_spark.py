@@ -1,4 +1,4 @@
-"""A query on Spark that claims what it begins with; all else about claims is proved without Spark."""
+"""A query on Spark that claims its start; other tests of claims do without Spark."""
 
 from pathlib import Path
 
@@ -12,9 +12,7 @@ from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.query import CLEANER
 
 
-def test_a_query_refers_to_what_it_has_claimed(
-    spark: SparkSession, job: Job, tmp_path: Path
-) -> None:
+def test_query_refers_to_claimed_files(spark: SparkSession, job: Job, tmp_path: Path) -> None:
     job.feed(files=1, rows=ROWS)
     run(job, totals(job))
     former = job.latest()

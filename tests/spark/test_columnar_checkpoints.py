@@ -1,13 +1,12 @@
-"""Columnar tables in checkpoints of a driver without Spark: what is stored is what was written, by whatever way."""
+"""Columnar tables in checkpoints of a driver without Spark: the read_totals rows are the written ones."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from contracts.sweeps import clock
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs.coordinated import begun, coordinator, progress
-from jobs.segments import MAX_PARALLELISM, UID, shared_files, shared_in
+from jobs.coordinator import begin_checkpoint, coordinator, progress
+from jobs.segments import MAX_PARALLELISM, UID, overwrite, shared_files, shared_in
 
 import holdfast
 from holdfast.backends.keyed import TableSpec
@@ -22,20 +21,20 @@ from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.spark.subtask import Acknowledgement
 
-__all__ = ["clock"]
+pytestmark = pytest.mark.usefixtures("memory_clock")
 
 TOTALS = TableSpec(
     "totals", "value", pa.schema([("key", pa.int64())]), pa.schema([("value", pa.int64())])
 )
 POLICY = MergePolicy(fan_in=3, rewrite_factor=0.0)
-"""Merges soon, so that segments come and go."""
+"""Merges early, so that segments are often replaced."""
 
 Totals = dict[int, int]
 
 
 def write(driver: CheckpointCoordinator, batch_id: int, new: Totals) -> None:
-    """A batch that puts a total for each of some keys."""
-    pending = begun(driver, batch_id)
+    """Run a batch that puts a total for some keys."""
+    pending = begin_checkpoint(driver, batch_id)
     subtasks = pending.assigned[UID].subtasks
     acknowledgements = []
     for index, subtask in enumerate(subtasks):
@@ -61,8 +60,8 @@ def write(driver: CheckpointCoordinator, batch_id: int, new: Totals) -> None:
     driver.complete(pending, {UID: acknowledgements}, progress(batch_id))
 
 
-def stored(driver: CheckpointCoordinator) -> Totals:
-    """What the last checkpoint has, as anybody reads it."""
+def read_totals(driver: CheckpointCoordinator) -> Totals:
+    """Read the last checkpoint with the public function."""
     pointer = load_checkpoints(driver.job.access)[-1].location.external_pointer
     if not holdfast.states(pointer).num_rows:
         return {}
@@ -83,14 +82,14 @@ batches = st.lists(
     num_retained=st.integers(1, 3),
     inline_threshold=st.sampled_from([0, 20 << 10]),
 )
-def test_every_checkpoint_holds_what_was_written_at_whatever_parallelism(
+def test_checkpoints_have_all_rows_at_any_parallelism(
     memory_directory: str,
     batches: list[Totals],
     parallelisms: list[int],
     num_retained: int,
     inline_threshold: int,
 ) -> None:
-    """The job is started again for each batch; shared files go exactly when nobody needs them."""
+    """The job restarts for each batch; shared files are deleted as soon as they are unreferenced."""
     file_system_for(memory_directory).delete_tree(f"{memory_directory}/job")
     expected: Totals = {}
     for batch_id, new in enumerate(batches):
@@ -103,7 +102,7 @@ def test_every_checkpoint_holds_what_was_written_at_whatever_parallelism(
         write(driver, batch_id, new)
         CLEANER.wait()
         expected |= new
-        assert stored(driver) == expected
+        assert read_totals(driver) == expected
         retained = load_checkpoints(driver.job.access)
         assert len(retained) == min(batch_id + 1, num_retained)
         assert shared_files(memory_directory) == shared_in(
@@ -112,7 +111,7 @@ def test_every_checkpoint_holds_what_was_written_at_whatever_parallelism(
     assert not sweep(memory_directory, "job", grace_s=0).files
 
 
-def test_a_checkpoint_writes_what_changed(memory_directory: str) -> None:
+def test_checkpoint_writes_only_changed_rows(memory_directory: str) -> None:
     driver = coordinator(memory_directory, num_retained=9)
     write(driver, 0, dict.fromkeys(range(5000), 0))
     before = shared_files(memory_directory)
@@ -120,35 +119,29 @@ def test_a_checkpoint_writes_what_changed(memory_directory: str) -> None:
     new = shared_files(memory_directory) - before
     assert before <= shared_in(load_checkpoints(driver.job.access)[-1].metadata)
     assert len(new) == 1
-    assert stored(driver) == {key: int(key == 7) for key in range(5000)}
+    assert read_totals(driver) == {key: int(key == 7) for key in range(5000)}
 
 
-def test_a_job_that_begins_with_anothers_tables_needs_nothing_of_it_afterwards(
-    memory_directory: str,
-) -> None:
+def test_restored_tables_do_not_need_the_other_job(memory_directory: str) -> None:
     other = coordinator(memory_directory, job_id="other")
     write(other, 0, {key: key for key in range(300)})
     start = load_checkpoints(other.job.access)[-1].location.external_pointer
     driver = coordinator(memory_directory, start=start, parallelism=3)
     write(driver, 0, {7: -1})
     file_system_for(memory_directory).delete_tree(f"{memory_directory}/other")
-    assert stored(driver) == {key: key for key in range(300)} | {7: -1}
+    assert read_totals(driver) == {key: key for key in range(300)} | {7: -1}
     write(driver, 1, {8: -1})
-    assert stored(driver)[8] == -1
+    assert read_totals(driver)[8] == -1
 
 
 @pytest.mark.parametrize("offset", [40, 2000])
-def test_a_segment_that_is_damaged_is_never_served(memory_directory: str, offset: int) -> None:
+def test_damaged_segment_is_refused(memory_directory: str, offset: int) -> None:
     driver = coordinator(memory_directory)
     write(driver, 0, {key: key for key in range(3000)})
     for uri in shared_files(memory_directory):
-        file_system = file_system_for(uri)
-        with file_system.open(uri) as stream:
+        with file_system_for(uri).open(uri) as stream:
             content = bytearray(stream.read())
         content[offset] ^= 1
-        file_system.delete([uri])
-        file = file_system.create(uri)
-        file.write(content)
-        file.commit()
+        overwrite(uri, content)
     with pytest.raises(CheckpointCorruptedError, match="/job/shared/"):
-        stored(driver)
+        read_totals(driver)

@@ -19,8 +19,8 @@ from contracts.elements import (
     union_state,
 )
 from jobs.job import Job
-from jobs.operators import AllKinds
-from jobs.processed import Told, processor_job
+from jobs.operators import AllOperatorStates
+from jobs.processor_jobs import CallbackProcessor, processor_job
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from servers.s3 import S3Bucket, settings_of
@@ -69,7 +69,7 @@ def test_the_states_of_a_query_and_its_subtasks_are_read_from_a_savepoint(
     spark: SparkSession, job: Job
 ) -> None:
     job.feed(files=2, rows=10)
-    job.run(job.operator(AllKinds(), schema=AllKinds.schema))
+    job.run(job.operator(AllOperatorStates(), schema=AllOperatorStates.schema))
     pointer = take_savepoint(job.spark_checkpoint, f"file://{job.directory}/savepoints")
     overview = read(spark, pointer).toArrow()
     assert overview.equals(holdfast.states(pointer))
@@ -162,7 +162,7 @@ def test_a_key_is_read_without_the_rest(spark: SparkSession, tmp_path: Path) -> 
     def keep(_: Any, state: Any, key: Any, rows: Any) -> None:
         state.update((len(key[0] or ""),))
 
-    processor = Told(lambda handle: handle.getValueState("n", "n int"), keep)
+    processor = CallbackProcessor(lambda handle: handle.getValueState("n", "n int"), keep)
     job = processor_job(f"file://{tmp_path}", processor, parallelism=2)
     job.run([{"k": key, "v": 1} for key in ("a", "bb", "ccc", None)])
     pointer = f"file://{max((tmp_path / 'job').glob('chk-*'))}"

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from jobs.job import Job
-from jobs.operators import Groups
-from jobs.timed import TellsTimes
+from jobs.operators import Groups, TimesReporter
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -54,8 +53,8 @@ def run(
     **options: Any,
 ) -> None:
     """Read everything that is there, by an operator in event time."""
-    function = TellsTimes(keeps_late_rows=keeps_late_rows)
-    operator = job.operator(function, sink=sink, schema=TellsTimes.schema, **options)
+    function = TimesReporter(keeps_late_rows=keeps_late_rows)
+    operator = job.operator(function, sink=sink, schema=TimesReporter.schema, **options)
     job.start(operator, rows=watermarked(job.stream()), availableNow=True).awaitTermination()
 
 
@@ -201,9 +200,9 @@ def test_an_event_time_that_is_none_is_refused(
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        (TellsTimes(keeps_late_rows=True), {"event_time": "at"}, "remove event_time"),
+        (TimesReporter(keeps_late_rows=True), {"event_time": "at"}, "remove event_time"),
         (Groups(1), {"event_time": "at"}, "remove event_time"),
-        (TellsTimes(), {"event_time": ""}, "must be the name of a column"),
+        (TimesReporter(), {"event_time": ""}, "must be the name of a column"),
         (InNoTime(1), {}, "time_mode .* must be one of .*, got 'sometimes'"),
     ],
 )

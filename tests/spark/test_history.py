@@ -1,4 +1,4 @@
-"""What checkpoints remember of those before them, and the commands that show it."""
+"""The history of earlier checkpoints, and the commands that show it."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs.coordinated import acknowledged, begun, coordinator, progress, run_batch
+from jobs.coordinator import acknowledge, begin_checkpoint, coordinator, progress, run_batch
 from msgspec.structs import replace
 
 from holdfast.cli.command_line import main
@@ -41,22 +41,24 @@ def newest(directory: str) -> CompletedCheckpoint:
 
 
 def run_with_kill_and_failure(directory: str) -> None:
-    """Ten batches: a driver does 0 to 4; the next gives 5 up, and the one behind it goes on."""
+    """Run ten batches: a driver runs 0 to 4, the next one aborts 5, and a third aborts 5 and runs the rest."""
     clock = ManualClock(tick_ms=1)
     first = coordinator(directory, num_retained=1, clock=clock)
     for batch_id in range(5):
         run_batch(first, batch_id)
-    CLEANER.wait()  # a claim is repeated if a checkpoint goes meanwhile
+    CLEANER.wait()  # a claim is repeated if a checkpoint is deleted concurrently
     second = coordinator(directory, num_retained=1, clock=clock)
-    second.abort(begun(second, 5), ValueError("password hunter2"))
+    second.abort(begin_checkpoint(second, 5), ValueError("password hunter2"))
     third = coordinator(directory, num_retained=1, clock=clock)
-    third.abort(begun(third, 5), StorageUnavailableError("the store stands still", "file:///x"))
+    third.abort(
+        begin_checkpoint(third, 5), StorageUnavailableError("the store is down", "file:///x")
+    )
     for batch_id in range(5, 10):
         run_batch(third, batch_id)
     CLEANER.wait()
 
 
-def test_checkpoints_are_remembered_that_retention_has_deleted(memory_directory: str) -> None:
+def test_history_has_deleted_checkpoints(memory_directory: str) -> None:
     run_with_kill_and_failure(memory_directory)
     past = history_of([newest(memory_directory)])
     assert [each.checkpoint for each in past.checkpoints] == list(range(1, 11))
@@ -67,24 +69,22 @@ def test_checkpoints_are_remembered_that_retention_has_deleted(memory_directory:
     assert (restart["restored_checkpoint"], restart["checkpoint"], restart["claims"]) == (5, 6, 2)
 
 
-def test_attempts_that_were_given_up_are_told_with_their_reason_and_nothing_secret(
-    memory_directory: str,
-) -> None:
+def test_history_has_reasons_of_failed_attempts_without_secrets(memory_directory: str) -> None:
     run_with_kill_and_failure(memory_directory)
     failed = history_of([newest(memory_directory)]).failed_attempts
     assert [(each.checkpoint, each.batch, each.epoch, each.reason) for each in failed] == [
         (6, 5, 2, "ValueError"),
-        (6, 5, 3, "StorageUnavailableError: the store stands still"),
+        (6, 5, 3, "StorageUnavailableError: the store is down"),
     ]
 
 
-def test_an_attempt_is_told_of_once(memory_directory: str) -> None:
+def test_history_has_each_attempt_once(memory_directory: str) -> None:
     run_with_kill_and_failure(memory_directory)
     run_batch(coordinator(memory_directory), 10)
     assert len(history_of([newest(memory_directory)]).failed_attempts) == 2
 
 
-def test_a_history_takes_no_further_calls_to_the_store(memory_directory: str) -> None:
+def test_history_costs_no_calls_to_the_store(memory_directory: str) -> None:
     with counting_file_system(memory_directory) as counts:
         driver = coordinator(counts.directory, num_retained=1)
         bills = []
@@ -96,7 +96,7 @@ def test_a_history_takes_no_further_calls_to_the_store(memory_directory: str) ->
     assert bills[2] == bills[19]
 
 
-def test_a_history_that_can_t_be_read_is_begun_anew(memory_directory: str) -> None:
+def test_unreadable_history_starts_from_scratch(memory_directory: str) -> None:
     driver = coordinator(memory_directory)
     for batch_id in range(3):
         run_batch(driver, batch_id)
@@ -109,18 +109,16 @@ def test_a_history_that_can_t_be_read_is_begun_anew(memory_directory: str) -> No
     assert [each.checkpoint for each in unpack_history(carried)] == [3]
 
 
-def test_a_checkpoint_without_history_is_the_first_that_is_remembered(
-    memory_directory: str,
-) -> None:
+def test_history_starts_with_a_checkpoint_without_history(memory_directory: str) -> None:
     driver = coordinator(memory_directory)
-    pending = begun(driver, 0)
-    completed = driver.complete(pending, acknowledged(pending), progress(0))
+    pending = begin_checkpoint(driver, 0)
+    completed = driver.complete(pending, acknowledge(pending), progress(0))
     assert HISTORY not in completed.metadata.coordinator_states
     assert [each.checkpoint for each in history_of([completed]).checkpoints] == [1]
 
 
 @pytest.mark.parametrize("operators", [1, 4, 16, 40])
-def test_a_thousand_checkpoints_stay_below_32_kib_or_the_oldest_go(operators: int) -> None:
+def test_history_of_a_thousand_checkpoints_stays_below_32_kib(operators: int) -> None:
     numbers = random.Random(operators)
     history = NO_HISTORY
     written: list[CheckpointStatistics] = []
@@ -140,7 +138,7 @@ def test_a_thousand_checkpoints_stay_below_32_kib_or_the_oldest_go(operators: in
 
 
 def checkpoint_of(number: int, operators: int, numbers: random.Random) -> CheckpointStatistics:
-    """A checkpoint whose figures are as uneven as they can be."""
+    """Return a checkpoint with random statistics, which compress badly."""
     return CheckpointStatistics(
         number,
         number - 1,
@@ -178,32 +176,27 @@ LONG = long_history()
 
 
 @given(place=st.integers(0, len(LONG) - 1), byte=st.integers(0, 255), cut=st.booleans())
-def test_damaged_histories_are_told_as_such_and_nothing_else(
-    place: int, byte: int, *, cut: bool
-) -> None:
+def test_damaged_history_is_reported_as_corrupted(place: int, byte: int, *, cut: bool) -> None:
     damaged = LONG[:place] if cut else LONG[:place] + bytes([byte]) + LONG[place + 1 :]
     with suppress(CheckpointCorruptedError):
         unpack_history(decode_history(damaged, "test"))
 
 
-def test_list_shows_what_is_remembered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_with_kill_and_failure(f"file://{tmp_path}")
     assert main(["list", f"file://{tmp_path}", "--history", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["checkpoint"] for row in rows] == [1, 2, 3, 4, 5, 6, 6, 6, 7, 8, 9, 10]
-    assert [row["kind"] for row in rows if row["checkpoint"] == 6] == [
-        "failed attempt",
-        "failed attempt",
-        "checkpoint",
-    ]
+    kinds = [row["kind"] for row in rows if row["checkpoint"] == 6]
+    assert kinds == ["failed attempt", "failed attempt", "checkpoint"]
     assert [row["checkpoint"] for row in rows if row.get("is_retained")] == [10]
     assert main(["list", f"file://{tmp_path}", "--history"]) == 0
     text = capsys.readouterr().out
     assert "restarted from 5 in epoch 3" in text
-    assert "failed: StorageUnavailableError: the store stands still" in text
+    assert "failed: StorageUnavailableError: the store is down" in text
 
 
-def test_the_report_shows_what_is_remembered(tmp_path: Path) -> None:
+def test_report_shows_the_history(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
     run_with_kill_and_failure(f"file://{checkpoints}")
@@ -212,5 +205,5 @@ def test_the_report_shows_what_is_remembered(tmp_path: Path) -> None:
     text = page.read_text()
     assert "Duration of 10 checkpoints" in text
     assert "Restarted from #5 before batch 5, in epoch 3, the second claim since" in text
-    assert "StorageUnavailableError: the store stands still" in text
+    assert "StorageUnavailableError: the store is down" in text
     assert text.count('class="restart"') == 2  # in a chart each, of duration and size

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from contracts.patience import HANGS_S
 from jobs.job import Job
-from jobs.operators import Groups
+from jobs.operators import Groups, TimesReporter
 from jobs.session import session_with
-from jobs.timed import TellsTimes
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -97,7 +96,7 @@ def test_a_session_whose_sources_lack_available_now_is_told_to_wrap_them(
 def start(job: Job, timers: Timers, **trigger: Any) -> None:
     idle_ticks = IdleTicks()
     operator = job.operator(
-        TellsTimes(), sink=timers, schema=TellsTimes.schema, key="name", idle_ticks=idle_ticks
+        TimesReporter(), sink=timers, schema=TimesReporter.schema, key="name", idle_ticks=idle_ticks
     )
     rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
     query = job.start(operator, rows=rows, **trigger)
@@ -114,7 +113,7 @@ def test_a_timer_of_event_time_fires_behind_the_last_rows(job: Job, timers: Time
     start(job, timers, availableNow=True)
     assert timers.fired == {0: [], 1: [85_000]}
     assert [timers.times[i].watermark for i in range(2)] == [NO_WATERMARK, 90_000]
-    assert job.completed() == [2]  # nothing else was due: the query ended
+    assert job.checkpoint_ids() == [2]  # nothing else was due: the query ended
 
 
 @pytest.mark.exhaustive
@@ -138,7 +137,7 @@ def test_a_batch_in_which_no_timer_is_due_runs_no_job_and_is_a_checkpoint(
     job.feed_at(91 * S)
     start(job, timers, availableNow=True)
     assert timers.fired == {0: [], 1: [85_000]}
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
     subtasks = job.latest().metadata.operators["operator"].subtasks.values()
     assert [subtask.statistics.rows_in for subtask in subtasks if subtask.statistics] == [0, 0]
     job.feed_at(220 * S)  # and the next batches go on from it
@@ -187,7 +186,7 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
         timers(operator.apply(rows), batch_id)
         counted[batch_id] = rows.count()
 
-    operator = job.part(TellsTimes(), "counts", schema=TellsTimes.schema, persist=True)
+    operator = job.part(TimesReporter(), "counts", schema=TimesReporter.schema, persist=True)
     timers.event = {200_000}
     job.feed_at(1 * S, 100 * S)
     rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
@@ -200,7 +199,7 @@ def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
 def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
     job.feed(files=1, rows=2)
     with pytest.raises(StreamingQueryException, match=r"with the rows that IdleTicks\.add_to"):
-        job.run(job.operator(TellsTimes(keeps_late_rows=True), idle_ticks=IdleTicks()))
+        job.run(job.operator(TimesReporter(keeps_late_rows=True), idle_ticks=IdleTicks()))
     with pytest.raises(InvalidRequestError, match="use readStream"):
         IdleTicks().add_to(job.spark.range(1))
 
@@ -220,7 +219,7 @@ def test_queries_do_not_share_what_asks(
 ) -> None:
     idle_ticks = IdleTicks()
     operator = job.operator(
-        TellsTimes(), sink=timers, schema=TellsTimes.schema, idle_ticks=idle_ticks
+        TimesReporter(), sink=timers, schema=TimesReporter.schema, idle_ticks=idle_ticks
     )
     other = Job(spark, tmp_path / "other")
     for each in (job, other):
@@ -231,7 +230,7 @@ def test_queries_do_not_share_what_asks(
     with pytest.raises(StreamingQueryException, match="idle_ticks serve one query"):
         query.awaitTermination()
     with pytest.raises(InvalidRequestError, match=r"pass them to stateful_query\(\.\.\.\) instead"):
-        stateful_query(timers, job.part(TellsTimes(), "part", idle_ticks=idle_ticks))
+        stateful_query(timers, job.part(TimesReporter(), "part", idle_ticks=idle_ticks))
 
 
 def test_the_watermark_and_the_columns_stay_as_they_are(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""The hashes of keys are Spark's own, bit by bit."""
+"""Hashes of keys equal those of Spark, bit by bit."""
 
 import math
 from datetime import UTC, date, datetime
@@ -30,12 +30,13 @@ def integers(bits: int) -> st.SearchStrategy[int]:
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
-    most = 10**precision - 1
-    digits = st.integers(-most, most) | st.sampled_from([0, 127, 128, -128, -129, most, -most])
+    largest = 10**precision - 1
+    special = [0, 127, 128, -128, -129, largest, -largest]
+    digits = st.integers(-largest, largest) | st.sampled_from(special)
     return digits.map(lambda unscaled: Decimal(f"{unscaled}e-{scale}"))
 
 
-# Numbers that Spark's dates and timestamps have, from year 1 on.
+# The range of Spark's timestamps, from year 1.
 INSTANTS = st.integers(-62_000_000_000_000_000, 253_000_000_000_000_000)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 
@@ -67,7 +68,7 @@ COLUMNS = [f"c{number}" for number in range(len(KINDS))]
 
 
 def spark_hashes(spark: SparkSession, table: pa.Table, *keys: list[str]) -> list[list[int]]:
-    """What Spark makes of each key by both hashes, in one job."""
+    """Compute both hashes of each key by Spark, in one job."""
     hashes = [
         function(*key).alias(f"{function.__name__}{number}")
         for function in (F.hash, F.xxhash64)
@@ -84,7 +85,7 @@ def our_hashes(table: pa.Table, *keys: list[str]) -> list[list[int]]:
     return [*groups, *(xxhash64(key).view(np.int64).tolist() for key in columns)]
 
 
-def test_it_is_sparks_hash(spark: SparkSession) -> None:
+def test_hashes_equal_those_of_spark(spark: SparkSession) -> None:
     rows: list[tuple[Any, ...]] = []
 
     @settings(database=None)
@@ -102,7 +103,7 @@ def test_it_is_sparks_hash(spark: SparkSession) -> None:
     assert [key for key, (ours, theirs) in by_key if ours != theirs] == []
 
 
-def test_it_is_sparks_hash_of_what_is_special(spark: SparkSession) -> None:
+def test_hashes_of_special_values_equal_those_of_spark(spark: SparkSession) -> None:
     special: dict[pa.DataType, list[Any]] = {
         pa.int64(): [-(1 << 63), (1 << 63) - 1, 0, -1, None],
         pa.int32(): [-(1 << 31), (1 << 31) - 1, 0, -1, None],
@@ -130,7 +131,7 @@ def test_it_is_sparks_hash_of_what_is_special(spark: SparkSession) -> None:
     assert zeros["float"][0] == zeros["float"][1]
 
 
-def test_a_part_of_an_array_has_the_hashes_of_its_rows() -> None:
+def test_sliced_array_has_the_hashes_of_its_rows() -> None:
     for kind, some in {
         pa.int64(): [1, None, 3, 4],
         pa.float32(): [1, None, 3, 4],
@@ -146,7 +147,7 @@ def test_a_part_of_an_array_has_the_hashes_of_its_rows() -> None:
         assert (xxhash64([whole[1:]]) == xxhash64([whole])[1:]).all(), kind
 
 
-def test_rows_of_nothing_have_no_hashes() -> None:
+def test_empty_and_null_arrays_can_be_hashed() -> None:
     for kind in [*KINDS, pa.null(), pa.large_string()]:
         assert len(key_hash([pa.array([], kind)])) == 0
     assert key_hash([pa.nulls(2)]).to_pylist() == [42, 42]
@@ -165,12 +166,12 @@ def test_rows_of_nothing_have_no_hashes() -> None:
     ],
     ids=str,
 )
-def test_what_spark_does_not_hash_alike_is_refused(kind: pa.DataType) -> None:
+def test_types_hashed_differently_by_spark_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(InvalidRequestError, match="can't be part of a key"):
         key_hash([pa.nulls(1, kind)])
 
 
-def test_a_key_has_columns_of_one_length() -> None:
+def test_key_columns_must_have_one_length() -> None:
     for columns in ([], [pa.nulls(1), pa.nulls(2)]):
         with pytest.raises(InvalidRequestError, match="one or more columns"):
             key_hash(columns)
@@ -182,7 +183,7 @@ USERS = pa.schema([("user", pa.int64()), ("day", pa.date32())])
 KEY = {"day": date(2026, 2, 3), "user": 5}
 
 
-def test_a_key_is_in_the_group_and_subtask_that_spark_routes_it_to(spark: SparkSession) -> None:
+def test_group_and_subtask_of_a_key_equal_those_of_spark(spark: SparkSession) -> None:
     assert KEY_HASH == "spark-murmur3-42"
     keys = pa.table({"user": [*range(-50, 50)], "day": [date(2026, 2, 3)] * 100}, USERS)
     routed = (
@@ -199,7 +200,7 @@ def test_a_key_is_in_the_group_and_subtask_that_spark_routes_it_to(spark: SparkS
 
 
 @pytest.mark.parametrize("key", [{"user": 5}, KEY | {"x": 1}, {}])
-def test_a_key_of_other_columns_is_refused(key: dict[str, object]) -> None:
+def test_key_with_other_columns_is_refused(key: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError, match="'user', 'day'"):
         key_group_of(key, USERS, 128)
 
@@ -217,15 +218,13 @@ def test_a_key_of_other_columns_is_refused(key: dict[str, object]) -> None:
         (pa.timestamp("us", "UTC"), datetime(2026, 1, 1)),  # noqa: DTZ001
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_without_being_shown(
-    kind: pa.DataType, value: object
-) -> None:
+def test_bad_key_value_is_refused_without_showing_it(kind: pa.DataType, value: object) -> None:
     with pytest.raises(InvalidRequestError, match="key column 'secret-free'") as caught:
         key_group_of({"secret-free": value}, pa.schema([("secret-free", kind)]), 128)
     assert str(value) not in str(caught.value).replace("'secret-free'", "")
 
 
 @pytest.mark.parametrize("max_parallelism", [0, -1, (1 << 15) + 1])
-def test_there_are_as_many_groups_as_there_can_be(max_parallelism: int) -> None:
+def test_max_parallelism_out_of_bounds_is_refused(max_parallelism: int) -> None:
     with pytest.raises(InvalidRequestError, match="max parallelism"):
         key_group_of(KEY, USERS, max_parallelism)

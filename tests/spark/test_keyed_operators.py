@@ -6,12 +6,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job
-from jobs.keyed_operators import Days, Totals
-from jobs.operators import local_directories
+from jobs.operators import Days, Totals, local_directories
 from jobs.session import session_with
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
@@ -21,22 +20,17 @@ pytestmark = pytest.mark.usefixtures("state_backend")
 
 
 def sources(job: Job) -> set[str]:
-    """Where the subtasks of the last batch have found their state."""
+    """Return the sources of the state of the last batch's subtasks."""
     subtasks = job.latest().metadata.operators["operator"].subtasks.values()
     return {subtask.statistics.restored_from for subtask in subtasks if subtask.statistics}
 
 
-def test_state_by_key_goes_on_over_a_failure_and_at_another_parallelism(job: Job) -> None:
+def test_keyed_state_survives_a_failure_and_rescaling(job: Job) -> None:
     job.feed(files=2, rows=ROWS)
 
-    def fails_in_batch_1(rows: DataFrame, batch_id: int) -> None:
-        job.write(rows, batch_id)
-        if batch_id == 1:
-            raise OSError("as planned")
-
     with pytest.raises(StreamingQueryException, match="as planned"):
-        run(job, totals(job, fails_in_batch_1))
-    assert job.completed() == [1]
+        run(job, totals(job, job.write_and_fail_in(1)))
+    assert job.checkpoint_ids() == [1]
     run(job, totals(job, parallelism=3))
     check_totals(job)
     job.feed(files=2, rows=ROWS)
@@ -47,7 +41,7 @@ def test_state_by_key_goes_on_over_a_failure_and_at_another_parallelism(job: Job
 
 
 def copies(job: Job) -> list[Path]:
-    """Local copies of segments, looked up behind the library's back."""
+    """Return the local copies of segments, found without the library."""
     directories = job.spark.sparkContext.parallelize([0], 1).map(local_directories).first()
     return [
         file
@@ -57,7 +51,7 @@ def copies(job: Job) -> list[Path]:
     ]
 
 
-def test_a_key_of_several_columns_has_their_types_and_may_be_null(job: Job) -> None:
+def test_key_of_several_columns_may_be_null(job: Job) -> None:
     job.feed(files=2, rows=100)
     rows = job.stream().select(
         F.expr("if(id % 3 = 0, null, concat('n', id % 3))").alias("name"),
@@ -78,7 +72,7 @@ def test_a_key_of_several_columns_has_their_types_and_may_be_null(job: Job) -> N
     ]
 
 
-def test_a_key_by_which_no_state_can_be_kept_is_refused_on_the_driver(spark: SparkSession) -> None:
+def test_unsupported_key_type_is_refused_on_the_driver(spark: SparkSession) -> None:
     operator = Operator(function=Totals(), uid="totals", parallelism=2, key=("key",))
     with session_with(spark, {"spark.sql.timeType.enabled": "true"}):
         rows = spark.range(1).withColumn("key", F.expr("time'10:00:00'"))

@@ -1,15 +1,16 @@
-"""Operators that are called key by key, without Spark: what they are given, keep, and are called for."""
+"""Operators that are called key by key, without Spark: input, output, state and timers."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
 from jobs.keyed import KeyedJob
+from jobs.operators import StatelessFunction
 
-from holdfast import KeyedProcessFunction, StatefulFunction, stateful
+from holdfast import KeyedProcessFunction, stateful
 from holdfast.backends import (
     FunctionInitializationContext,
     ReducingStateDescriptor,
@@ -27,7 +28,7 @@ TIMERS = pa.schema([("key", pa.string()), ("time", pa.int64()), ("domain", pa.st
 
 
 class Sums(KeyedProcessFunction):
-    """Adds up `n` by key, and tells the sum of each key that has rows."""
+    """Adds up `n` by key, and yields the sum of each key that has rows."""
 
     def open(self, context: FunctionInitializationContext) -> None:
         store = context.keyed_state_store
@@ -42,22 +43,26 @@ def rows(*pairs: tuple[Any, int]) -> list[dict[str, Any]]:
     return [{"key": key, "n": n} for key, n in pairs]
 
 
+def sums_job(directory: str, **options: Any) -> KeyedJob:
+    return KeyedJob(directory, Sums(), schema=ROWS, **options)
+
+
 def sums(job: KeyedJob, *pairs: tuple[Any, int], **options: Any) -> dict[Any, int]:
-    """What a batch yields; each key once."""
+    """Run a batch, and return its output; each key is in it once."""
     output = job.run(rows(*pairs), **options)
     assert len({row["key"] for row in output}) == len(output)
     return {row["key"]: row["n"] for row in output}
 
 
 @pytest.mark.parametrize("bound", [1, 60])
-def test_a_key_is_called_once_where_arrow_needs_several_arrays(
+def test_key_in_several_arrays_is_called_once(
     memory_directory: str, monkeypatch: pytest.MonkeyPatch, bound: int
 ) -> None:
-    job = KeyedJob(memory_directory, Sums(), schema=ROWS)
+    job = sums_job(memory_directory)
     pairs = [("a", 1), ("b", 10), ("c", 2), (None, 5), ("d", 4)]
     monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", bound)
     assert sums(job, *pairs) == dict(pairs)
-    if bound == 1:  # a key with two rows has more than a batch holds
+    if bound == 1:  # two rows are more than fit into a batch
         with pytest.raises(
             InvalidRequestError, match="a key has 2 rows in a micro-batch with more"
         ):
@@ -66,22 +71,20 @@ def test_a_key_is_called_once_where_arrow_needs_several_arrays(
         assert sums(job, *pairs, ("d", 5)) == {"a": 2, "b": 20, "c": 4, None: 10, "d": 13}
 
 
-def test_a_key_is_called_once_with_all_of_its_rows_and_has_its_own_state(
-    memory_directory: str,
-) -> None:
-    job = KeyedJob(memory_directory, Sums(), schema=ROWS)
+def test_key_is_called_once_with_its_rows_and_state(memory_directory: str) -> None:
+    job = sums_job(memory_directory)
     assert sums(job, ("a", 1), ("b", 10), ("a", 2), (None, 5)) == {"a": 3, "b": 10, None: 5}
     assert sums(job, ("a", 1), (None, 1), ("c", 7)) == {"a": 4, None: 6, "c": 7}
     assert sums(job) == {}
     assert sums(job, ("b", 0)) == {"b": 10}
 
 
-def test_at_another_parallelism_each_key_has_its_state(memory_directory: str) -> None:
+def test_each_key_has_its_state_at_another_parallelism(memory_directory: str) -> None:
     keys = [f"key {number}" for number in range(100)]
-    job = KeyedJob(memory_directory, Sums(), schema=ROWS, parallelism=2)
+    job = sums_job(memory_directory, parallelism=2)
     sums(job, *((key, 1) for key in keys))
     for parallelism in (3, 1, 4):
-        job = KeyedJob(memory_directory, Sums(), schema=ROWS, parallelism=parallelism)
+        job = sums_job(memory_directory, parallelism=parallelism)
         before = sums(job, *((key, 0) for key in keys))
         assert set(before) == set(keys)
         assert len(set(before.values())) == 1
@@ -89,51 +92,37 @@ def test_at_another_parallelism_each_key_has_its_state(memory_directory: str) ->
         assert after == {key: value + 1 for key, value in before.items()}
 
 
-def test_a_job_that_begins_with_the_state_of_another_needs_nothing_of_it_afterwards(
-    memory_directory: str,
-) -> None:
+def test_restored_job_does_not_need_the_other_job(memory_directory: str) -> None:
     keys = [f"key {number}" for number in range(3000)]  # more than stay in memory
-    other = KeyedJob(memory_directory, Sums(), schema=ROWS, job_id="other")
+    other = sums_job(memory_directory, job_id="other")
     sums(other, *((key, 1) for key in keys))
     start = other.latest.location.external_pointer
-    job = KeyedJob(memory_directory, Sums(), schema=ROWS, parallelism=3, start=start)
+    job = sums_job(memory_directory, parallelism=3, start=start)
     assert sums(job, (keys[0], 1)) == {keys[0]: 2}
     file_system_for(memory_directory).delete_tree(f"{memory_directory}/other")
-    again = KeyedJob(memory_directory, Sums(), schema=ROWS, parallelism=2)
+    again = sums_job(memory_directory, parallelism=2)
     assert set(sums(again, *((key, 0) for key in keys[1:])).values()) == {1}
 
 
-def test_a_batch_that_was_given_up_leaves_no_trace(memory_directory: str) -> None:
-    job = KeyedJob(memory_directory, Sums(), schema=ROWS)
+def test_aborted_batch_changes_no_state(memory_directory: str) -> None:
+    job = sums_job(memory_directory)
     sums(job, ("a", 1))
     assert sums(job, ("a", 5), completes=False) == {"a": 6}
     assert sums(job, ("a", 5)) == {"a": 6}
-    again = KeyedJob(memory_directory, Sums(), schema=ROWS)
+    again = sums_job(memory_directory)
     assert sums(again, ("a", 0)) == {"a": 6}
 
 
-class AsksForNothing(StatefulFunction):
-    """Lets rows through."""
-
-    def initialize_state(self, context: FunctionInitializationContext) -> None:
-        pass
-
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return batches
-
-
-def test_state_that_nobody_asks_for_is_carried_on_and_where_there_is_none_none_is_made(
-    memory_directory: str,
-) -> None:
-    job = KeyedJob(memory_directory, AsksForNothing(), schema=ROWS)
+def test_undeclared_state_is_kept_and_none_is_created(memory_directory: str) -> None:
+    job = KeyedJob(memory_directory, StatelessFunction(), schema=ROWS)
     job.run(rows(("a", 1)))
     assert job.latest.metadata.streams() == []
-    job = KeyedJob(memory_directory, Sums(), schema=ROWS)
+    job = sums_job(memory_directory)
     sums(job, ("a", 1), ("b", 2))
-    job = KeyedJob(memory_directory, AsksForNothing(), schema=ROWS, parallelism=3)
+    job = KeyedJob(memory_directory, StatelessFunction(), schema=ROWS, parallelism=3)
     for _ in range(3):
         job.run(rows(("a", 1)))
-    job = KeyedJob(memory_directory, Sums(), schema=ROWS)
+    job = sums_job(memory_directory)
     assert sums(job, ("a", 0), ("b", 0)) == {"a": 1, "b": 2}
 
 
@@ -172,7 +161,7 @@ class Pairs(KeyedProcessFunction):
         return [(*key, self.counts.get())]
 
 
-def test_a_key_may_have_several_columns_and_nan_is_one_key(memory_directory: str) -> None:
+def test_key_may_have_several_columns_and_nan_is_one_key(memory_directory: str) -> None:
     schema = pa.schema([("x", pa.float64()), ("y", pa.int32())])
     output = pa.schema([*schema, ("count", pa.int64())])
     job = KeyedJob(memory_directory, Pairs(), schema=schema, key=["x", "y"], output=output)
@@ -193,7 +182,7 @@ def test_a_key_may_have_several_columns_and_nan_is_one_key(memory_directory: str
 
 
 class Alarms(KeyedProcessFunction):
-    """Registers `n` as a timer of the key; when it fires, what the test wants is done."""
+    """Registers `n` as a timer of the key, and calls a hook when it fires."""
 
     time_mode = "event"
 
@@ -202,15 +191,15 @@ class Alarms(KeyedProcessFunction):
             self.register_event_time_timer(time_ms)
 
     def on_timer(self, key: Any, time_ms: int, domain: str) -> Iterable[Any]:
-        self.fires(key.key, time_ms)
+        self.handle_timer(key.key, time_ms)
         yield key.key, time_ms, domain
 
-    def fires(self, key: str, time_ms: int) -> None:
+    def handle_timer(self, key: str, time_ms: int) -> None:
         pass
 
 
-def fired(job: KeyedJob, *pairs: tuple[Any, int], **options: Any) -> list[tuple[str, int]]:
-    """The timers that fire in a batch; ascending by time in each subtask."""
+def fire_timers(job: KeyedJob, *pairs: tuple[Any, int], **options: Any) -> list[tuple[str, int]]:
+    """Run a batch, and return the timers that fire in it, sorted."""
     return sorted((row["key"], row["time"]) for row in job.run(rows(*pairs), **options))
 
 
@@ -218,25 +207,23 @@ def alarms(directory: str, function: KeyedProcessFunction, **options: Any) -> Ke
     return KeyedJob(directory, function, schema=ROWS, output=TIMERS, **options)
 
 
-def test_timers_fire_up_to_the_watermark_once_and_in_order(memory_directory: str) -> None:
+def test_timers_fire_once_in_order_up_to_the_watermark(memory_directory: str) -> None:
     job = alarms(memory_directory, Alarms(), parallelism=1)
-    assert fired(job, ("a", 50), ("a", 90), ("b", 60), ("a", 50), ("c", -5), ("c", 0)) == [
-        ("c", -5),
-        ("c", 0),
-    ]
+    batch = ("a", 50), ("a", 90), ("b", 60), ("a", 50), ("c", -5), ("c", 0)
+    assert fire_timers(job, *batch) == [("c", -5), ("c", 0)]
     output = job.run(times=(1000, 89))
     assert [(row["key"], row["time"], row["domain"]) for row in output] == [
         ("a", 50, "event"),
         ("b", 60, "event"),
     ]
-    assert fired(job, times=(2000, 89)) == []
-    assert fired(job, times=(2000, 90)) == [("a", 90)]
+    assert fire_timers(job, times=(2000, 89)) == []
+    assert fire_timers(job, times=(2000, 90)) == [("a", 90)]
 
 
-class AsSpark(Alarms):
-    """What section 2.5 of Spark's semantics does in a handler."""
+class ChangingAlarms(Alarms):
+    """Registers and deletes timers in a handler, as in section 2.5 of Spark's semantics."""
 
-    def fires(self, key: str, time_ms: int) -> None:
+    def handle_timer(self, key: str, time_ms: int) -> None:
         if key == "again":
             for later in (time_ms - 1000, time_ms, time_ms + 1, time_ms + 1_000_000):
                 self.register_event_time_timer(later)
@@ -246,28 +233,24 @@ class AsSpark(Alarms):
             self.register_event_time_timer(time_ms + 1000)
 
 
-def test_what_is_registered_while_timers_fire_has_its_turn_in_the_next_batch(
-    memory_directory: str,
-) -> None:
-    job = alarms(memory_directory, AsSpark())
-    assert fired(job, ("again", 80_000), ("again", 90_000), times=(0, 90_000)) == [
+def test_timers_registered_by_timers_fire_in_the_next_batch(memory_directory: str) -> None:
+    job = alarms(memory_directory, ChangingAlarms())
+    assert fire_timers(job, ("again", 80_000), ("again", 90_000), times=(0, 90_000)) == [
         ("again", 80_000),
         ("again", 90_000),
     ]
-    assert fired(job, times=(0, 90_000)) == [("again", t) for t in (79_000, 80_001, 89_000)]
+    assert fire_timers(job, times=(0, 90_000)) == [("again", t) for t in (79_000, 80_001, 89_000)]
 
 
-def test_a_timer_that_is_due_fires_even_if_it_is_deleted_or_registered_meanwhile(
-    memory_directory: str,
-) -> None:
-    job = alarms(memory_directory, AsSpark())
+def test_due_timer_fires_although_it_is_deleted(memory_directory: str) -> None:
+    job = alarms(memory_directory, ChangingAlarms())
     due = [(key, t) for key in ("deletes", "next") for t in (1000, 2000, 3000)]
-    assert fired(job, *due, times=(0, 5000)) == [*due]
-    assert fired(job, times=(0, 5000)) == [("next", 4000)]
-    assert fired(job, times=(0, 5000)) == [("next", 5000)]
+    assert fire_timers(job, *due, times=(0, 5000)) == [*due]
+    assert fire_timers(job, times=(0, 5000)) == [("next", 4000)]
+    assert fire_timers(job, times=(0, 5000)) == [("next", 5000)]
 
 
-def test_the_driver_is_told_the_next_timers(memory_directory: str) -> None:
+def test_next_timers_are_reported_to_the_driver(memory_directory: str) -> None:
     job = alarms(memory_directory, Alarms())
     keys = [f"key {number}" for number in range(50)]
     hour = 3_600_000
@@ -280,10 +263,10 @@ def test_the_driver_is_told_the_next_timers(memory_directory: str) -> None:
     assert job.next_timers == [(None, None)] * 2
 
 
-def test_at_another_parallelism_each_timer_fires_once(memory_directory: str) -> None:
+def test_each_timer_fires_once_at_another_parallelism(memory_directory: str) -> None:
     timers = sorted((f"key {number}", 1000 * number) for number in range(100))
     job = alarms(memory_directory, Alarms(), parallelism=2)
-    assert fired(job, *timers, times=(0, 20_000)) == [t for t in timers if t[1] <= 20_000]
+    assert fire_timers(job, *timers, times=(0, 20_000)) == [t for t in timers if t[1] <= 20_000]
     for parallelism, before, until in (
         (3, 20_000, 40_000),
         (1, 40_000, 41_000),
@@ -291,12 +274,12 @@ def test_at_another_parallelism_each_timer_fires_once(memory_directory: str) -> 
     ):
         job = alarms(memory_directory, Alarms(), parallelism=parallelism)
         due = [timer for timer in timers if before < timer[1] <= until]
-        assert fired(job, times=(0, until)) == due
-        assert fired(job, times=(0, until)) == []
+        assert fire_timers(job, times=(0, until)) == due
+        assert fire_timers(job, times=(0, until)) == []
 
 
-class Wakes(KeyedProcessFunction):
-    """Wakes up `n` milliseconds behind the batch."""
+class DelayTimers(KeyedProcessFunction):
+    """Registers a timer `n` milliseconds after the batch."""
 
     time_mode = "processing"
 
@@ -312,23 +295,23 @@ class Wakes(KeyedProcessFunction):
         return [{"key": key.key, "time": time_ms, "domain": domain}]
 
 
-def test_timers_of_processing_time_fire_by_the_time_of_the_batch(memory_directory: str) -> None:
-    job = alarms(memory_directory, Wakes())
+def test_processing_time_timers_fire_by_the_batch_time(memory_directory: str) -> None:
+    job = alarms(memory_directory, DelayTimers())
     job.run(rows(("a", 100), ("a", 101), ("b", 200)), times=(1000, 0))
     times = [processing for _, processing in job.next_timers]
     assert min(time_ms for time_ms in times if time_ms is not None) == 1100
-    assert fired(job, times=(1099, 9999)) == []
-    assert fired(job, times=(1201, 0)) == [("a", 1100), ("a", 1101), ("b", 1200)]
+    assert fire_timers(job, times=(1099, 9999)) == []
+    assert fire_timers(job, times=(1201, 0)) == [("a", 1100), ("a", 1101), ("b", 1200)]
 
 
-def test_timers_that_no_batch_comes_for_are_refused(memory_directory: str) -> None:
+def test_event_time_timers_need_their_time_mode(memory_directory: str) -> None:
     modes: tuple[Literal["none", "processing"], ...] = ("none", "processing")
     for mode in modes:
         function: KeyedProcessFunction = Alarms()
         function.time_mode = mode
         job = alarms(memory_directory, function)
         with pytest.raises(InvalidRequestError, match="event time need time_mode 'event'"):
-            fired(job, ("a", 1))
+            fire_timers(job, ("a", 1))
 
 
 class Returns(KeyedProcessFunction):
@@ -342,7 +325,7 @@ class Returns(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize(
-    ("returned", "words"),
+    ("returned", "message"),
     [
         ({"key": "a", "n": 1}, "dict was returned"),
         ("ab", "str was returned"),
@@ -356,15 +339,15 @@ class Returns(KeyedProcessFunction):
         ([pa.record_batch({"key": ["a"]})], "don't fit"),
     ],
 )
-def test_what_is_no_row_of_the_output_is_refused(
-    memory_directory: str, returned: Any, words: str
+def test_output_other_than_its_schema_is_refused(
+    memory_directory: str, returned: Any, message: str
 ) -> None:
     job = KeyedJob(memory_directory, Returns(returned), schema=ROWS)
-    with pytest.raises(InvalidRequestError, match=words):
+    with pytest.raises(InvalidRequestError, match=message):
         job.run(rows(("a", 1)))
 
 
-def test_a_value_of_another_type_than_its_state_is_refused(memory_directory: str) -> None:
+def test_value_of_another_type_than_its_state_is_refused(memory_directory: str) -> None:
     class Wrong(Sums):
         def process_key(self, key: Any, rows: pa.RecordBatch) -> list[Any]:
             self.sums.update("1")
@@ -375,7 +358,7 @@ def test_a_value_of_another_type_than_its_state_is_refused(memory_directory: str
         job.run(rows(("a", 1)))
 
 
-def test_rows_come_out_in_the_order_in_which_they_were_given(memory_directory: str) -> None:
+def test_output_rows_keep_their_order(memory_directory: str) -> None:
     batch = pa.record_batch([pa.array(["c"]), pa.array([3], pa.int8())], ROWS.names)
     given = [("a", 1), {"n": 2, "key": None}, batch, pa.Table.from_batches([batch] * 2), ("d", 4)]
     job = KeyedJob(memory_directory, Returns(given), schema=ROWS)
@@ -387,16 +370,14 @@ def test_rows_come_out_in_the_order_in_which_they_were_given(memory_directory: s
     ]
 
 
-def test_an_operator_that_is_called_by_key_needs_one() -> None:
+def test_keyed_process_function_needs_a_key() -> None:
     with pytest.raises(InvalidRequestError, match="'sums' is a KeyedProcessFunction"):
         stateful(Sums(), uid="sums", parallelism=1)
     with pytest.raises(InvalidRequestError, match="each column once"):
         stateful(Sums(), uid="sums", parallelism=1, key=["a", "a"])
 
 
-def test_keys_that_python_can_not_hold_are_refused_by_operator_and_column(
-    memory_directory: str,
-) -> None:
+def test_keys_outside_of_python_types_are_refused(memory_directory: str) -> None:
     schema = pa.schema([("key", pa.timestamp("us")), ("n", pa.int64())])
     job = KeyedJob(memory_directory, Sums(), schema=schema)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""How queries start, run side by side, are stopped, and go on."""
+"""Triggers, restarts, repeated batches and concurrent queries."""
 
 import json
 import logging
@@ -16,18 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast import progress_of
 
 
-def check_every_row_is_there_once(job: Job) -> None:
-    assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
-
-
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:.*once.*")
-def test_a_query_goes_on_with_any_trigger(job: Job) -> None:
+def test_query_resumes_with_any_trigger(job: Job) -> None:
     job.feed(files=2, rows=20)
     job.run(job.operator(Groups(7)))
     job.feed(files=1, rows=20)
     job.start(job.operator(Groups(7)), once=True).awaitTermination()
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
     job.feed(files=2, rows=20)
     committed = threading.Event()
 
@@ -43,8 +39,8 @@ def test_a_query_goes_on_with_any_trigger(job: Job) -> None:
     assert committed.wait(HANGS_S)
     query.stop()
     assert query.exception() is None
-    assert job.completed() == [5]
-    check_every_row_is_there_once(job)
+    assert job.checkpoint_ids() == [5]
+    job.check_every_row_is_there_once()
 
 
 def test_spark_refuses_a_continuous_trigger(job: Job) -> None:
@@ -55,7 +51,7 @@ def test_spark_refuses_a_continuous_trigger(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_several_queries_run_at_once_each_with_its_own_operators(
+def test_several_queries_run_at_once_with_their_operators(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     jobs = [Job(spark, tmp_path / f"job {number}") for number in range(3)]
@@ -68,12 +64,12 @@ def test_several_queries_run_at_once_each_with_its_own_operators(
         ]
         list(pool.map(lambda query: query.awaitTermination(), queries))
     for job in jobs:
-        assert job.completed() == [2]
-        check_every_row_is_there_once(job)
+        assert job.checkpoint_ids() == [2]
+        job.check_every_row_is_there_once()
 
 
 @pytest.mark.exhaustive
-def test_restarts_follow_each_other_without_new_rows(job: Job) -> None:
+def test_repeated_restarts_without_new_rows_change_nothing(job: Job) -> None:
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7)))
     for _ in range(3):
@@ -82,12 +78,12 @@ def test_restarts_follow_each_other_without_new_rows(job: Job) -> None:
         job.run(job.operator(Groups(7)))
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7)))
-    assert job.completed() == [2]
-    check_every_row_is_there_once(job)
+    assert job.checkpoint_ids() == [2]
+    job.check_every_row_is_there_once()
 
 
 @pytest.mark.exhaustive
-def test_a_repeated_batch_that_is_skipped_still_commits_sparks_own_state(job: Job) -> None:
+def test_skipped_batch_still_commits_the_state_of_spark(job: Job) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = "9"
     seen: dict[int, dict[int, int]] = {}
 
@@ -103,14 +99,14 @@ def test_a_repeated_batch_that_is_skipped_still_commits_sparks_own_state(job: Jo
     run()
     job.repeat_last_batch()
     for file in (job.spark_checkpoint / "state").rglob("*.delta"):
-        if file.name == "2.delta":  # batch 1 wrote it; it was not there yet when Spark died
+        if file.name == "2.delta":  # batch 1 wrote it; Spark "died" before
             file.unlink()
     del seen[1]
     job.feed(files=1, rows=20)
     run()
     assert sorted(seen) == [0, 2]
     assert seen[2] == dict.fromkeys(range(10), 6)
-    assert job.completed() == [1, 2, 3]
+    assert job.checkpoint_ids() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +121,7 @@ def test_a_repeated_batch_that_is_skipped_still_commits_sparks_own_state(job: Jo
         ),
     ],
 )
-def test_a_repeated_batch_that_is_skipped_still_moves_sparks_watermark(
-    job: Job, columns: list[str]
-) -> None:
+def test_skipped_batch_still_advances_the_watermark_of_spark(job: Job, columns: list[str]) -> None:
     def run() -> None:
         rows = job.stream().withWatermark("at", "1 second").selectExpr(*columns)
         operator = job.operator(Groups(1), sink=lambda _rows, _batch_id: None)
@@ -140,10 +134,10 @@ def test_a_repeated_batch_that_is_skipped_still_moves_sparks_watermark(
     run()
     _, batch, *_ = (job.spark_checkpoint / "offsets" / "2").read_text().splitlines()
     assert json.loads(batch)["batchWatermarkMs"] == 198_000  # row 199 of batch 1 is at second 199
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
 
 
-def test_the_log_and_the_metadata_say_what_a_batch_did(
+def test_log_and_metadata_have_the_statistics_of_a_batch(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     job.feed(files=1, rows=20)
@@ -164,13 +158,11 @@ def test_the_log_and_the_metadata_say_what_a_batch_did(
     assert state_bytes == metadata.state_bytes
     (line,) = [text for text in caplog.messages if text.startswith("completed checkpoint")]
     assert f"completed checkpoint 1 of job {metadata.job_id} (batch 0)" in line
-    assert (
-        f"20 rows in, {rows_out} rows out, {state_bytes} bytes of state" in line
-    )  # those of `first`
+    assert f"20 rows in, {rows_out} rows out, {state_bytes} bytes of state" in line  # of `first`
     assert progress_of(metadata).batch_id == 0
 
 
-def test_a_batch_that_spark_has_planned_anew_is_a_gap_and_not_skipped(job: Job) -> None:
+def test_batch_with_other_offsets_is_a_gap(job: Job) -> None:
     job.feed(files=2, rows=20)
     job.run(job.operator(Groups(7)))
     for log in ("offsets", "commits", "sources/0"):
@@ -181,26 +173,24 @@ def test_a_batch_that_spark_has_planned_anew_is_a_gap_and_not_skipped(job: Job) 
     job.feed(files=1, rows=20)  # with other files, batch 1 is another batch
     with pytest.raises(StreamingQueryException, match=r"BatchGapError.* planned its batch 1 again"):
         job.run(job.operator(Groups(7)))
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
-def test_a_sink_that_hides_its_jobs_in_another_group_is_declined(job: Job) -> None:
+def test_sink_changing_the_job_group_is_declined(job: Job) -> None:
     job.feed(files=1)
 
-    def hides(rows: DataFrame, batch_id: int) -> None:
+    def change_group(rows: DataFrame, batch_id: int) -> None:
         rows.sparkSession.sparkContext.setJobGroup("mine", "a label")
         job.write(rows, batch_id)
 
     with pytest.raises(StreamingQueryException, match="changes the job group"):
-        job.run(job.operator(Groups(1), sink=hides))
-    assert job.completed() == []
+        job.run(job.operator(Groups(1), sink=change_group))
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(1)))
-    check_every_row_is_there_once(job)
+    job.check_every_row_is_there_once()
 
 
-def test_a_query_that_is_refused_leaves_no_word_of_where_its_checkpoints_are(
-    job: Job, tmp_path: Path
-) -> None:
+def test_refused_query_leaves_its_link_unchanged(job: Job, tmp_path: Path) -> None:
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7)))
     link = job.spark_checkpoint / "holdfast.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from jobs.keyed import KeyedJob
-from jobs.keyed_operators import Totals
+from jobs.operators import Totals
 
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.columnar.segment_store import SegmentStore

@@ -1,27 +1,31 @@
-"""What processors may declare, and what they may do when: errors of Spark, with its classes."""
+"""Declarations of processors, and calls at the wrong time: errors of Spark, with its classes."""
 
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jobs.processed import NUMBER, NUMBER_AND_TEXT, OUT, TEXT, Told, outputs, processor_job
-from pyspark.errors import (
-    AnalysisException,
-    IllegalArgumentException,
-    PySparkRuntimeError,
+from jobs.processor_jobs import (
+    NUMBER,
+    NUMBER_AND_TEXT,
+    OUT,
+    ROWS,
+    TEXT,
+    CallbackProcessor,
+    outputs,
+    processor_job,
+    run_callbacks,
 )
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkRuntimeError
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.processors import ProcessorFunction, StatefulProcessorError
 
-ROWS = [{"k": "a", "v": 1}]
-
 
 def _declare(init: Callable[[Any], Any], time_mode: str = "None") -> ProcessorFunction:
-    return ProcessorFunction(Told(init), OUT, "Update", time_mode)
+    return ProcessorFunction(CallbackProcessor(init), OUT, "Update", time_mode)
 
 
 def _get(handle: Any, kind: str, name: str, ttl: Any = None) -> Any:
@@ -31,19 +35,19 @@ def _get(handle: Any, kind: str, name: str, ttl: Any = None) -> Any:
     return get(name, NUMBER, ttl)
 
 
-def test_states_are_of_sparks_classes(memory_directory: str) -> None:
+def test_states_have_the_classes_of_spark(memory_directory: str) -> None:
     def init(handle: Any) -> Any:
         states = [_get(handle, kind, kind) for kind in ("value", "list", "map")]
         assert [type(s).__mro__[-2] for s in states] == [ValueState, ListState, MapState]
         return states
 
-    processor_job(memory_directory, Told(init)).run(ROWS)
+    run_callbacks(memory_directory, init)
 
 
 @pytest.mark.parametrize(
     ("first", "second"), [("value", "list"), ("value", "map"), ("list", "value"), ("map", "map")]
 )
-def test_a_name_is_declared_once(first: str, second: str) -> None:
+def test_state_name_can_be_declared_once(first: str, second: str) -> None:
     with pytest.raises(
         PySparkRuntimeError,
         match=r"\[STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED\] State variable with name v ",
@@ -51,7 +55,7 @@ def test_a_name_is_declared_once(first: str, second: str) -> None:
         _declare(lambda handle: (_get(handle, first, "v"), _get(handle, second, "v")))
 
 
-def test_two_value_states_of_a_name_have_an_error_of_their_own_as_in_spark() -> None:
+def test_two_value_states_with_one_name_raise_the_error_of_spark() -> None:
     with pytest.raises(StatefulProcessorError) as caught:
         _declare(lambda handle: (_get(handle, "value", "v"), _get(handle, "value", "v")))
     assert isinstance(caught.value, PySparkRuntimeError)
@@ -69,12 +73,12 @@ def test_two_value_states_of_a_name_have_an_error_of_their_own_as_in_spark() -> 
         ("$a", "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS"),
     ],
 )
-def test_a_name_that_spark_refuses_is_refused(name: str, condition: str) -> None:
+def test_state_names_refused_by_spark_are_refused(name: str, condition: str) -> None:
     with pytest.raises(PySparkRuntimeError, match=condition):
         _declare(lambda handle: _get(handle, "list", name))
 
 
-def test_names_may_be_strange(memory_directory: str) -> None:
+def test_state_names_may_be_unusual(memory_directory: str) -> None:
     names = ["a b", "_a", "ü", "a.b", "a/b", 300 * "x", "v", "V"]
 
     def body(_: Any, states: Any, key: Any, rows: Any) -> Any:
@@ -87,16 +91,14 @@ def test_names_may_be_strange(memory_directory: str) -> None:
     def init(handle: Any) -> Any:
         return [_get(handle, "value", name) for name in names]
 
-    processor_job(memory_directory, Told(init, body)).run(ROWS)
-    assert outputs(processor_job(memory_directory, Told(init, read)).run(ROWS)) == [
-        list(range(len(names)))
-    ]
+    run_callbacks(memory_directory, init, body)
+    assert run_callbacks(memory_directory, init, read) == [list(range(len(names)))]
 
 
 @pytest.mark.parametrize(
     "operation", ["get_value_state", "get_list_state", "get_map_state", "delete_if_exists"]
 )
-def test_state_is_declared_in_init_alone(memory_directory: str, operation: str) -> None:
+def test_state_is_declared_only_in_init(memory_directory: str, operation: str) -> None:
     def body(p: Any, *_: Any) -> Any:
         kind = operation.split("_")[1]
         with pytest.raises(PySparkRuntimeError) as caught:
@@ -106,8 +108,7 @@ def test_state_is_declared_in_init_alone(memory_directory: str, operation: str) 
                 _get(p.handle, kind, "v")
         return [str(caught.value).partition(": ")[2]]
 
-    job = processor_job(memory_directory, Told(rows=body))
-    assert outputs(job.run(ROWS)) == [
+    assert run_callbacks(memory_directory, rows=body) == [
         (
             "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful "
             f"processor operation={operation} with invalid handle state=INITIALIZED."
@@ -128,13 +129,13 @@ def test_state_is_declared_in_init_alone(memory_directory: str, operation: str) 
         (lambda handle: handle.listTimers(), "list_timers"),
     ],
 )
-def test_nothing_is_read_or_written_in_init(use: Any, operation: str) -> None:
+def test_state_calls_in_init_are_refused(use: Any, operation: str) -> None:
     message = f"operation={operation} with invalid handle state=PRE_INIT"
     with pytest.raises(PySparkRuntimeError, match=message):
         _declare(use, "EventTime")
 
 
-def test_there_are_no_timers_in_time_mode_none(memory_directory: str) -> None:
+def test_timers_in_time_mode_none_are_refused(memory_directory: str) -> None:
     def body(p: Any, *_: Any) -> Any:
         for call in (
             lambda: p.handle.registerTimer(5),
@@ -145,13 +146,12 @@ def test_there_are_no_timers_in_time_mode_none(memory_directory: str) -> None:
                 call()
             yield str(caught.value).split("[")[1].split("]")[0]
 
-    job = processor_job(memory_directory, Told(rows=body))
     expected = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE"
-    assert outputs(job.run(ROWS)) == [expected] * 3
+    assert run_callbacks(memory_directory, rows=body) == [expected] * 3
 
 
 @pytest.mark.parametrize(("mode", "shown"), [("None", "NoTime"), ("EventTime", "EventTime")])
-def test_state_lives_for_a_time_in_processing_time_alone(mode: str, shown: str) -> None:
+def test_time_to_live_needs_processing_time(mode: str, shown: str) -> None:
     with pytest.raises(PySparkRuntimeError) as caught:
         _declare(lambda handle: _get(handle, "map", "v", 5), mode)
     assert str(caught.value) == (
@@ -160,7 +160,7 @@ def test_state_lives_for_a_time_in_processing_time_alone(mode: str, shown: str) 
     )
 
 
-def test_a_time_to_live_is_a_whole_number_from_nought_on() -> None:
+def test_negative_or_fractional_time_to_live_is_refused() -> None:
     _declare(lambda handle: _get(handle, "value", "v", 0))
     _declare(lambda handle: _get(handle, "value", "v", 1), "processingtime")
     with pytest.raises(
@@ -171,18 +171,18 @@ def test_a_time_to_live_is_a_whole_number_from_nought_on() -> None:
         _declare(lambda handle: _get(handle, "value", "v", 1.5), "ProcessingTime")
 
 
-def test_a_schema_is_that_of_a_struct() -> None:
+def test_schema_must_be_a_struct() -> None:
     with pytest.raises(PySparkRuntimeError, match="FAILED_PARSE_STRUCT_TYPE"):
         _declare(lambda handle: handle.getValueState("v", spark.IntegerType()))
 
 
-def test_a_schema_with_two_fields_of_a_name_is_refused() -> None:
+def test_schema_with_two_fields_of_one_name_is_refused() -> None:
     twice = spark.StructType([*NUMBER.fields, *NUMBER.fields])
     with pytest.raises(InvalidRequestError, match="two fields of the name 'n'"):
         _declare(lambda handle: handle.getValueState("v", twice))
 
 
-def test_a_type_that_cannot_be_kept_is_refused_on_the_driver() -> None:
+def test_unsupported_type_is_refused_on_the_driver() -> None:
     schema = spark.StructType([spark.StructField("x", spark.CalendarIntervalType())])
     with pytest.raises(InvalidRequestError, match="interval"):
         _declare(lambda handle: handle.getValueState("v", schema))
@@ -192,34 +192,35 @@ def test_a_type_that_cannot_be_kept_is_refused_on_the_driver() -> None:
         _declare(lambda handle: handle.getMapState("m", collated, NUMBER))
 
 
-def test_a_field_that_must_not_be_null_is_kept_like_any_other(memory_directory: str) -> None:
+def test_non_nullable_field_is_accepted(memory_directory: str) -> None:
     schema = spark.StructType([spark.StructField("n", spark.IntegerType(), nullable=False)])
-    processor = Told(
-        lambda handle: handle.getValueState("v", schema), lambda _, v, *__: v.update((1,))
+    run_callbacks(
+        memory_directory,
+        lambda handle: handle.getValueState("v", schema),
+        lambda _, v, *__: v.update((1,)),
     )
-    processor_job(memory_directory, processor).run(ROWS)
 
 
-def test_modes_are_those_of_spark() -> None:
+def test_modes_are_parsed_like_in_spark() -> None:
     with pytest.raises(AnalysisException, match=r"STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION"):
-        ProcessorFunction(Told(), OUT, "Complete")
+        ProcessorFunction(CallbackProcessor(), OUT, "Complete")
     with pytest.raises(IllegalArgumentException, match=r"STREAMING_OUTPUT_MODE.INVALID"):
-        ProcessorFunction(Told(), OUT, "Bogus")
+        ProcessorFunction(CallbackProcessor(), OUT, "Bogus")
     with pytest.raises(IllegalArgumentException, match="STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE"):
-        ProcessorFunction(Told(), OUT, "Append", "Bogus")
+        ProcessorFunction(CallbackProcessor(), OUT, "Append", "Bogus")
     modes = [
-        ProcessorFunction(Told(), OUT, "aPPEND", mode).time_mode
+        ProcessorFunction(CallbackProcessor(), OUT, "aPPEND", mode).time_mode
         for mode in ("NONE", "processingTime", "eventtime")
     ]
     assert modes == ["none", "processing", "event"]
 
 
-def test_what_is_no_processor_is_refused() -> None:
+def test_objects_other_than_processors_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="StatefulProcessor"):
         ProcessorFunction(object(), OUT)  # type: ignore[arg-type]
 
 
-def test_a_state_that_is_declared_and_deleted_cannot_be_used(memory_directory: str) -> None:
+def test_declared_and_deleted_state_can_not_be_used(memory_directory: str) -> None:
     def init(handle: Any) -> Any:
         state = _get(handle, "value", "v")
         handle.deleteIfExists("v")
@@ -231,14 +232,12 @@ def test_a_state_that_is_declared_and_deleted_cannot_be_used(memory_directory: s
             v.get()
         return [str(caught.value)]
 
-    job = processor_job(memory_directory, Told(init, body))
-    assert outputs(job.run(ROWS)) == [
-        "Error getting value state: Value state v is not initialized."
-    ]
+    message = "Error getting value state: Value state v is not initialized."
+    assert run_callbacks(memory_directory, init, body) == [message]
 
 
 @pytest.mark.parametrize("kind", ["value", "list", "map"])
-def test_state_that_is_deleted_is_gone_for_all_keys(memory_directory: str, kind: str) -> None:
+def test_deleted_state_is_deleted_for_all_keys(memory_directory: str, kind: str) -> None:
     def init(handle: Any) -> Any:
         return _get(handle, kind, "v")
 
@@ -251,13 +250,15 @@ def test_state_that_is_deleted_is_gone_for_all_keys(memory_directory: str, kind:
             state.updateValue(("a",), (1,))
 
     rows = [{"k": letter, "v": 1} for letter in "abc"]
-    processor_job(memory_directory, Told(init, write)).run(rows)
-    processor_job(memory_directory, Told(lambda handle: handle.deleteIfExists("v"))).run([])
-    job = processor_job(memory_directory, Told(init, lambda _, state, *__: [state.exists()]))
-    assert outputs(job.run(rows)) == [False] * 3
+    run_callbacks(memory_directory, init, write, batch=rows)
+    run_callbacks(memory_directory, lambda handle: handle.deleteIfExists("v"), batch=[])
+    exist = run_callbacks(
+        memory_directory, init, lambda _, state, *__: [state.exists()], batch=rows
+    )
+    assert exist == [False] * 3
 
 
-def test_state_that_is_deleted_and_declared_anew_begins_empty(memory_directory: str) -> None:
+def test_state_deleted_and_declared_again_is_empty(memory_directory: str) -> None:
     def init(handle: Any) -> Any:
         handle.deleteIfExists("v")
         return _get(handle, "value", "v")
@@ -267,34 +268,31 @@ def test_state_that_is_deleted_and_declared_anew_begins_empty(memory_directory: 
         v.update((1,))
         return [before, v.get()]
 
-    job = processor_job(memory_directory, Told(init, body))
+    job = processor_job(memory_directory, CallbackProcessor(init, body))
     assert outputs(job.run(ROWS)) + outputs(job.run(ROWS)) == [None, (1,), None, (1,)]
 
 
-def test_a_subtask_that_declares_something_else_than_the_driver_fails(
-    memory_directory: str,
-) -> None:
+def test_subtask_with_other_declarations_than_the_driver_fails(memory_directory: str) -> None:
     def init(handle: Any) -> None:
-        is_driver = "PRE_INIT" in repr(_refusal(handle))
+        is_driver = "PRE_INIT" in repr(_timer_error(handle))
         handle.getValueState("v", NUMBER if is_driver else NUMBER_AND_TEXT)
 
-    job = processor_job(memory_directory, Told(init), time_mode="EventTime")
     with pytest.raises(InvalidRequestError, match="'v' with other arguments than when"):
-        job.run(ROWS)
+        run_callbacks(memory_directory, init, time_mode="EventTime")
 
 
-def _refusal(handle: Any) -> Exception:
+def _timer_error(handle: Any) -> Exception:
     with pytest.raises(PySparkRuntimeError) as caught:
         handle.registerTimer(1)
     return caught.value
 
 
-def test_timers_of_another_time_mode_are_not_forgotten(memory_directory: str) -> None:
+def test_timers_of_another_time_mode_are_kept(memory_directory: str) -> None:
     def body(p: Any, *_: Any) -> None:
         p.handle.registerTimer(5000)
 
-    processor_job(memory_directory, Told(rows=body), time_mode="EventTime").run(ROWS)
+    run_callbacks(memory_directory, rows=body, time_mode="EventTime")
     with pytest.raises(StateMigrationError, match="eventtime"):
-        processor_job(memory_directory, Told(), time_mode="ProcessingTime").run(ROWS)
-    processor_job(memory_directory, Told(), time_mode="EventTime").run([], times=(0, 9000))
-    processor_job(memory_directory, Told(), time_mode="None").run(ROWS)
+        run_callbacks(memory_directory, time_mode="ProcessingTime")
+    run_callbacks(memory_directory, batch=[], times=(0, 9000), time_mode="EventTime")
+    run_callbacks(memory_directory, time_mode="None")

@@ -1,11 +1,20 @@
-"""State of processors from one run to the next: other fields, other types, other variables; and initial state."""
+"""Changes of processors between runs: other fields, types and variables; and initial state."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from jobs.processed import NUMBER, SCHEMA, TEXT, Told, outputs, processor_job
+from jobs.processor_jobs import (
+    NUMBER,
+    SCHEMA,
+    TEXT,
+    CallbackProcessor,
+    number_state,
+    outputs,
+    processor_job,
+    run_callbacks,
+)
 from pyspark.sql import types as spark
 
 from holdfast.errors import StateMigrationError
@@ -17,7 +26,6 @@ INT, LONG, DOUBLE, STRING = (
     spark.DoubleType(),
     spark.StringType(),
 )
-ROWS = [{"k": "a", "v": 1}]
 
 
 def _struct(**fields: spark.DataType) -> spark.StructType:
@@ -27,23 +35,22 @@ def _struct(**fields: spark.DataType) -> spark.StructType:
 BEFORE = _struct(n=INT, s=STRING)
 
 
-def _all(schema: spark.StructType, ttl: int | None = None) -> Callable[[Any], Any]:
+def _all(schema: spark.StructType) -> Callable[[Any], Any]:
     return lambda handle: (
-        handle.getValueState("v", schema, ttl),
-        handle.getListState("l", schema, ttl),
-        handle.getMapState("m", TEXT, schema, ttl),
+        handle.getValueState("v", schema),
+        handle.getListState("l", schema),
+        handle.getMapState("m", TEXT, schema),
     )
 
 
-def _write(directory: str, schema: spark.StructType, values: Any, **how: Any) -> None:
+def _write(directory: str, schema: spark.StructType, values: Any) -> None:
     def body(_: Any, states: Any, key: Any, rows: Any) -> None:
         v, s, m = states
         v.update(values)
         s.appendValue(values)
         m.updateValue(("x",), values)
 
-    ttl = how.pop("ttl", None)
-    processor_job(directory, Told(_all(schema, ttl), body), **how).run(ROWS, times=(0, 0))
+    run_callbacks(directory, _all(schema), body)
 
 
 def _read(directory: str, schema: spark.StructType) -> list[Any]:
@@ -51,7 +58,7 @@ def _read(directory: str, schema: spark.StructType) -> list[Any]:
         v, s, m = states
         return [v.get(), *s.get(), *m.values()]
 
-    return outputs(processor_job(directory, Told(_all(schema), body)).run(ROWS))
+    return run_callbacks(directory, _all(schema), body)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def _read(directory: str, schema: spark.StructType) -> list[Any]:
     ],
     ids=lambda each: each.simpleString() if isinstance(each, spark.StructType) else "",
 )
-def test_fields_are_found_by_their_names(
+def test_fields_are_matched_by_name(
     memory_directory: str, schema: spark.StructType, values: Any
 ) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
@@ -82,7 +89,7 @@ def test_fields_are_found_by_their_names(
     ],
     ids=lambda schema: schema.simpleString(),
 )
-def test_a_change_that_would_lose_values_is_refused(
+def test_lossy_change_of_a_schema_is_refused(
     memory_directory: str, schema: spark.StructType
 ) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
@@ -92,34 +99,34 @@ def test_a_change_that_would_lose_values_is_refused(
     ):
         _read(memory_directory, schema)
     with pytest.raises(StateMigrationError, match="state 'l'"):
-        processor_job(memory_directory, Told(lambda h: h.getListState("l", schema))).run(ROWS)
+        run_callbacks(memory_directory, lambda h: h.getListState("l", schema))
     assert _read(memory_directory, BEFORE) == [(1, "x")] * 3
 
 
-def test_a_wider_type_does_not_become_narrow(memory_directory: str) -> None:
+def test_narrower_type_is_refused(memory_directory: str) -> None:
     _write(memory_directory, _struct(n=LONG), (1,))
     with pytest.raises(StateMigrationError):
         _read(memory_directory, NUMBER)
 
 
-def test_a_value_does_not_become_a_list(memory_directory: str) -> None:
+def test_value_state_does_not_become_a_list(memory_directory: str) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
     with pytest.raises(
         StateMigrationError, match=r"\[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE\] .*'v'"
     ):
-        processor_job(memory_directory, Told(lambda h: h.getListState("v", BEFORE))).run(ROWS)
+        run_callbacks(memory_directory, lambda h: h.getListState("v", BEFORE))
 
 
-def test_a_variable_that_is_not_declared_stays(memory_directory: str) -> None:
+def test_undeclared_variable_is_kept(memory_directory: str) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
-    processor_job(memory_directory, Told(lambda h: h.getValueState("new", NUMBER))).run(ROWS)
+    run_callbacks(memory_directory, lambda h: h.getValueState("new", NUMBER))
     assert _read(memory_directory, BEFORE) == [(1, "x")] * 3
 
 
-def test_a_variable_that_was_deleted_may_come_back_as_another_kind(memory_directory: str) -> None:
+def test_deleted_variable_may_return_with_another_type(memory_directory: str) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
-    processor_job(memory_directory, Told(lambda h: h.deleteIfExists("v"))).run(ROWS)
-    processor_job(memory_directory, Told(lambda h: h.getListState("v", BEFORE))).run(ROWS)
+    run_callbacks(memory_directory, lambda h: h.deleteIfExists("v"))
+    run_callbacks(memory_directory, lambda h: h.getListState("v", BEFORE))
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -129,21 +136,18 @@ def test_state_survives_another_parallelism(memory_directory: str, parallelism: 
     def write(_: Any, v: Any, key: Any, rows: Any) -> None:
         v.update((int(key[0]),))
 
-    def init(handle: Any) -> Any:
-        return handle.getValueState("v", NUMBER)
-
-    processor_job(memory_directory, Told(init, write), parallelism=2).run(keys)
-    job = processor_job(
+    run_callbacks(memory_directory, number_state, write, batch=keys, parallelism=2)
+    values = run_callbacks(
         memory_directory,
-        Told(init, lambda _, v, key, __: [(key[0], v.get()[0])]),
+        number_state,
+        lambda _, v, key, __: [(key[0], v.get()[0])],
+        batch=keys,
         parallelism=parallelism,
     )
-    assert sorted(outputs(job.run(keys))) == sorted((row["k"], row["v"]) for row in keys)
+    assert sorted(values) == sorted((row["k"], row["v"]) for row in keys)
 
 
-def test_initial_state_comes_before_the_rows_of_a_key(
-    memory_directory: str,
-) -> None:
+def test_initial_state_comes_before_the_rows_of_a_key(memory_directory: str) -> None:
     def initial(p: Any, v: Any, key: Any, row: Any) -> None:
         assert row.__fields__ == ["name", "n"]
         v.update(((v.get() or (0,))[0] + row.n,))
@@ -157,13 +161,13 @@ def test_initial_state_comes_before_the_rows_of_a_key(
 
     state = pa.struct([("name", pa.string()), ("n", pa.int64())])
     schema = SCHEMA.append(pa.field(INITIAL_STATE, state))
-    processor = Told(lambda h: h.getValueState("v", NUMBER), rows, timer, initial)
+    processor = CallbackProcessor(number_state, rows, timer, initial)
     states = [
         {"k": k, INITIAL_STATE: {"name": k, "n": n}} for k, n in (("c", 5), ("a", 1), ("c", 6))
     ]
     job = processor_job(memory_directory, processor, schema=schema, time_mode="EventTime")
-    given: list[dict[str, Any]] = [{"k": "b", "v": 1}, *states, {"k": "a", "v": 1}]
-    assert outputs(job.run(given, times=(0, 3))) == [
+    batch: list[dict[str, Any]] = [{"k": "b", "v": 1}, *states, {"k": "a", "v": 1}]
+    assert outputs(job.run(batch, times=(0, 3))) == [
         ("a", (1,), 1),
         ("b", None, 1),
         ("timer", "a", (1,)),

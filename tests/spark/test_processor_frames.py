@@ -1,4 +1,4 @@
-"""Processors of the pandas flavour: the frames that they read and give."""
+"""Processors of the pandas flavour: the frames that they take and yield."""
 
 import datetime as dt
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from jobs.processed import NUMBER, processor_job
+from jobs.processor_jobs import NUMBER, processor_job
 from pyspark.errors import PySparkValueError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
@@ -23,8 +23,8 @@ OUT = spark.StructType(
 )
 
 
-class Framed(StatefulProcessor):
-    """Does what it is told with the frames of a key."""
+class FrameProcessor(StatefulProcessor):
+    """Calls the given functions with the frames of a key."""
 
     def __init__(self, rows: Callable[..., Any], timer: Any = None) -> None:
         self._rows, self._timer = rows, timer
@@ -49,12 +49,12 @@ def _frame(k: Any, n: Any) -> pd.DataFrame:
     return pd.DataFrame({"k": [k], "n": [n]})
 
 
-def _run(directory: str, rows: Any, given: Any, **settings: Any) -> list[dict[str, Any]]:
-    job = processor_job(directory, Framed(rows), output=OUT, flavour="pandas", **settings)
-    return job.run(given)
+def _run(directory: str, rows: Any, batch: Any, **settings: Any) -> list[dict[str, Any]]:
+    job = processor_job(directory, FrameProcessor(rows), output=OUT, flavour="pandas", **settings)
+    return job.run(batch)
 
 
-def test_a_running_count_of_frames(memory_directory: str) -> None:
+def test_running_count_of_frames(memory_directory: str) -> None:
     def rows(p: Any, key: Any, frames: Any) -> Any:
         count = sum(len(frame) for frame in frames) + (p.v.get() or (0,))[0]
         p.v.update((count,))
@@ -65,7 +65,11 @@ def test_a_running_count_of_frames(memory_directory: str) -> None:
         yield _frame(key.k, -p.v.get()[0])
 
     job = processor_job(
-        memory_directory, Framed(rows, timer), output=OUT, flavour="pandas", time_mode="EventTime"
+        memory_directory,
+        FrameProcessor(rows, timer),
+        output=OUT,
+        flavour="pandas",
+        time_mode="EventTime",
     )
     given = [{"k": key, "v": 1} for key in "abacab"]
     assert [tuple(row.values()) for row in job.run(given)] == [("a", 3), ("b", 2), ("c", 1)]
@@ -88,7 +92,7 @@ def test_a_running_count_of_frames(memory_directory: str) -> None:
         (InputSettings(), [5]),
     ],
 )
-def test_the_rows_of_a_key_are_cut_into_frames_as_in_spark(
+def test_rows_of_a_key_are_split_into_frames_as_in_spark(
     memory_directory: str, settings: InputSettings, lengths: list[int]
 ) -> None:
     def rows(_: Any, key: Any, frames: Any) -> Any:
@@ -102,7 +106,7 @@ def test_the_rows_of_a_key_are_cut_into_frames_as_in_spark(
     assert [row["n"] for row in result] == lengths
 
 
-def test_a_processor_may_change_its_frames(memory_directory: str) -> None:
+def test_processor_may_change_its_frames(memory_directory: str) -> None:
     def rows(_: Any, key: Any, frames: Any) -> Any:
         for frame in frames:
             frame["v"] = frame["v"] + 1
@@ -113,7 +117,7 @@ def test_a_processor_may_change_its_frames(memory_directory: str) -> None:
     assert [row["n"] for row in _run(memory_directory, rows, given)] == [103, 109]
 
 
-def test_columns_are_as_spark_makes_them_for_pandas(memory_directory: str) -> None:
+def test_columns_have_the_pandas_types_of_spark(memory_directory: str) -> None:
     noon = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
     schema = pa.schema(
         [
@@ -163,10 +167,8 @@ def test_columns_are_as_spark_makes_them_for_pandas(memory_directory: str) -> No
     assert len(_run(memory_directory, rows, [full, empty], schema=schema, settings=settings)) == 1
 
 
-def test_whole_numbers_inside_others_stay_such_beside_rows_with_nulls(
-    memory_directory: str,
-) -> None:
-    """Else a state of integers refuses what it was given, or doesn't, by the nulls of other keys."""
+def test_nested_integers_stay_integers_next_to_nulls(memory_directory: str) -> None:
+    """Otherwise it would depend on nulls of other keys whether a state of integers accepts a value."""
     nested = {
         "arr": pa.list_(pa.int64()),
         "st": pa.struct([("a", pa.int32())]),
@@ -186,7 +188,7 @@ def test_whole_numbers_inside_others_stay_such_beside_rows_with_nulls(
     ]
 
 
-def test_a_missing_number_is_one_key_and_is_nan_as_in_pandas(memory_directory: str) -> None:
+def test_null_key_is_one_key_and_nan_as_in_pandas(memory_directory: str) -> None:
     schema = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
     seen = []
 
@@ -214,14 +216,14 @@ def test_a_missing_number_is_one_key_and_is_nan_as_in_pandas(memory_directory: s
     ],
     ids=["by name", "by position", "empty", "no rows", "text", "nan", "extension", "small"],
 )
-def test_frames_are_taken_as_in_spark(
+def test_output_frames_are_converted_as_in_spark(
     memory_directory: str, frame: pd.DataFrame, expected: list[Any]
 ) -> None:
     result = _run(memory_directory, lambda *_: [frame], [{"k": "a", "v": 1}])
     assert [tuple(row.values()) for row in result] == expected
 
 
-def test_frames_of_different_types_come_out_in_order(memory_directory: str) -> None:
+def test_frames_of_different_types_stay_in_order(memory_directory: str) -> None:
     def rows(_: Any, key: Any, frames: Any) -> Any:
         yield _frame("a", 1)
         yield _frame("b", 2.0)
@@ -232,7 +234,7 @@ def test_frames_of_different_types_come_out_in_order(memory_directory: str) -> N
     assert [tuple(row.values()) for row in result] == [("a", 1), ("b", 2), ("c", None), ("d", 4)]
 
 
-def test_a_frame_is_taken_as_it_is_when_it_is_given(memory_directory: str) -> None:
+def test_frame_is_copied_when_it_is_yielded(memory_directory: str) -> None:
     def rows(_: Any, key: Any, frames: Any) -> Any:
         frame = _frame(key[0], 1)
         for number in (1, 2):
@@ -257,26 +259,26 @@ def test_a_frame_is_taken_as_it_is_when_it_is_given(memory_directory: str) -> No
     ],
     ids=["a frame", "column missing", "truncated", "a row", "a series", "column twice", "nothing"],
 )
-def test_what_is_no_frame_of_the_output_is_refused(
+def test_bad_output_frames_are_refused(
     memory_directory: str, given: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         _run(memory_directory, lambda *_: given, [{"k": "a", "v": 1}])
 
 
-def test_integers_become_decimals_where_the_session_has_them_do_so(memory_directory: str) -> None:
+def test_integers_become_decimals_if_the_session_allows_it(memory_directory: str) -> None:
     price = spark.StructType([spark.StructField("price", spark.DecimalType(10, 2))])
     frame = pd.DataFrame({"price": pd.array([12, None], "Int64")})
 
-    def given(settings: InputSettings) -> Any:
-        processor = Framed(lambda *_: [frame])
+    def prices(settings: InputSettings) -> Any:
+        processor = FrameProcessor(lambda *_: [frame])
         job = processor_job(
             memory_directory, processor, output=price, flavour="pandas", settings=settings
         )
         return [row["price"] for row in job.run([{"k": "a", "v": 1}])]
 
-    assert given(InputSettings(integers_as_decimals=True)) == [Decimal("12.00"), None]
+    assert prices(InputSettings(integers_as_decimals=True)) == [Decimal("12.00"), None]
     with pytest.raises(
         PySparkValueError, match="Failed to convert the value of the column 'price'"
     ):
-        given(InputSettings())
+        prices(InputSettings())

@@ -1,12 +1,11 @@
-"""Initial state of processors, given to `keyed(...).transformWithState` as to Spark's own."""
+"""Initial state of processors: the argument of `keyed(...).transformWithState`, as in Spark."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jobs.by_key import run, stream
-from jobs.job import Job
-from jobs.transforming import Totals, TotalsFromThere
+from jobs.job import Job, keyed_stream, run_keyed
+from jobs.processors import InitializedTotals, TotalsProcessor
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import keyed
@@ -34,25 +33,25 @@ def states(spark: SparkSession) -> DataFrame:
         ),
     ],
 )
-def test_initial_state_is_given_to_its_keys_in_the_first_batch_alone(
+def test_initial_state_is_used_only_in_the_first_batch(
     given: Callable[[DataFrame], Any], states: DataFrame, job: Job
 ) -> None:
     results = []
     for parallelism in (2, 3):
         job.feed(files=1, rows=3)
-        rows = keyed(stream(job), "key", uid="sums", parallelism=parallelism)
+        rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=parallelism)
         output = rows.transformWithState(
-            TotalsFromThere(), OUT, "Update", "ProcessingTime", initialState=given(states)
+            InitializedTotals(), OUT, "Update", "ProcessingTime", initialState=given(states)
         )
-        results.append(run(job, output))
+        results.append(run_keyed(job, output))
     first, second = results
-    # Key 7 has no rows; timers tell both keys with initial state once more.
+    # Key 7 has no rows; timers yield both keys with initial state once more.
     assert first == {0: [(0, 300, 3), (0, 300, 3), (1, 1, 1), (2, 2, 1), (7, 5, 1)]}
     assert second == {1: [(0, 303, 4), (1, 5, 2), (2, 7, 2)]}
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("given", "message"),
     [
         (lambda states: [(0, 100)], "type list"),
         (lambda states: states.drop("key"), "got \\['key'\\]"),
@@ -63,15 +62,19 @@ def test_initial_state_is_given_to_its_keys_in_the_first_batch_alone(
     ],
     ids=["a list", "no key", "an expression", "two columns", "no column", "another type"],
 )
-def test_initial_state_is_rows_grouped_by_the_key(
-    given: Callable[[DataFrame], Any], what: str, states: DataFrame, job: Job
+def test_initial_state_must_be_rows_grouped_by_the_key(
+    given: Callable[[DataFrame], Any], message: str, states: DataFrame, job: Job
 ) -> None:
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
-    with pytest.raises(InvalidRequestError, match=what):
-        rows.transformWithState(Totals(), OUT, "Update", "None", initialState=given(states))
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
+    with pytest.raises(InvalidRequestError, match=message):
+        rows.transformWithState(
+            TotalsProcessor(), OUT, "Update", "None", initialState=given(states)
+        )
 
 
-def test_no_column_is_the_event_time_of_what_is_behind_it(job: Job) -> None:
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+def test_event_time_column_of_the_output_is_refused(job: Job) -> None:
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
     with pytest.raises(InvalidRequestError, match="eventTimeColumnName must be empty, got 'at'"):
-        rows.transformWithState(Totals(), OUT, "Update", "EventTime", eventTimeColumnName="at")
+        rows.transformWithState(
+            TotalsProcessor(), OUT, "Update", "EventTime", eventTimeColumnName="at"
+        )

@@ -1,4 +1,4 @@
-"""Any rows in any batches: a processor over our state sees what a model of Spark says that it sees."""
+"""Random rows in random batches: a processor over our state behaves like a model of Spark."""
 
 import uuid
 from typing import Any
@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs.processed import outputs, processor_job
-from jobs.scripted import Model, Scripted, written
+from jobs.processor_jobs import outputs, processor_job
+from jobs.scripted import Model, Scripted, render_script
 
 SCHEMA = pa.schema([("k", pa.string()), ("ops", pa.string())])
 
@@ -24,9 +24,7 @@ batches = st.lists(st.tuples(rows, st.integers(0, 20), st.booleans()), min_size=
 
 
 @given(mode=modes, batches=batches)
-def test_a_processor_sees_what_it_sees_on_spark(
-    mode: tuple[str, int | None], batches: list[Any]
-) -> None:
+def test_processor_behaves_as_on_spark(mode: tuple[str, int | None], batches: list[Any]) -> None:
     time_mode, ttl = mode
     directory = f"memory:///{uuid.uuid4().hex}"
     processor = Scripted(time_mode, ttl)
@@ -36,7 +34,7 @@ def test_a_processor_sees_what_it_sees_on_spark(
         time += passed
         if job is None or restarts:
             job = processor_job(directory, processor, schema=SCHEMA, time_mode=time_mode)
-        batch = [{"k": key, "ops": written(script)} for key, script in given_rows]
+        batch = [{"k": key, "ops": render_script(script)} for key, script in given_rows]
         seen = outputs(job.run(batch, times=(time, time - 5)))
         assert seen == model.run(batch, time, time - 5)
 
@@ -44,7 +42,7 @@ def test_a_processor_sees_what_it_sees_on_spark(
 @pytest.mark.exhaustive
 @settings(max_examples=settings().max_examples // 2)
 @given(batches=batches)
-def test_it_sees_the_same_with_another_parallelism_in_each_batch(batches: list[Any]) -> None:
+def test_processor_behaves_the_same_at_any_parallelism(batches: list[Any]) -> None:
     directory = f"memory:///{uuid.uuid4().hex}"
     model = Model("EventTime")
     time = 0
@@ -57,6 +55,6 @@ def test_it_sees_the_same_with_another_parallelism_in_each_batch(batches: list[A
             time_mode="EventTime",
             parallelism=1 + number % 3,
         )
-        batch = [{"k": key, "ops": written(script)} for key, script in given_rows]
+        batch = [{"k": key, "ops": render_script(script)} for key, script in given_rows]
         seen = outputs(job.run(batch, times=(time, time - 5)))
         assert sorted(map(repr, seen)) == sorted(map(repr, model.run(batch, time, time - 5)))

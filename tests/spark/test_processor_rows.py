@@ -1,4 +1,4 @@
-"""What processors are given and may give: keys, rows, their order, and how often they are called."""
+"""Input and output of processors: keys, rows, their order, and the number of calls."""
 
 import datetime as dt
 from decimal import Decimal
@@ -9,7 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from jobs.processed import NUMBER, SCHEMA, Told, outputs, processor_job
+from jobs.processor_jobs import (
+    NUMBER,
+    CallbackProcessor,
+    number_state,
+    outputs,
+    processor_job,
+    run_callbacks,
+)
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
@@ -57,7 +64,7 @@ def _keys(*keys: Any) -> list[dict[str, Any]]:
     return [{"k": key, "v": number} for number, key in enumerate(keys)]
 
 
-def test_rows_have_all_columns_as_spark_has_them(memory_directory: str) -> None:
+def test_rows_have_all_columns_as_in_spark(memory_directory: str) -> None:
     zone = ZoneInfo("America/New_York")
 
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
@@ -77,22 +84,22 @@ def test_rows_have_all_columns_as_spark_has_them(memory_directory: str) -> None:
         assert tuple(second) == ("a", *[None] * (len(WIDE) - 1))
         assert second.d is None
         with pytest.raises(AttributeError):
-            _ = first.nothing
+            _ = first.unknown
         with pytest.raises(RuntimeError):
             first.x = 1
         yield repr(first)[:30]
 
     job = processor_job(
         memory_directory,
-        Told(rows=body),
+        CallbackProcessor(rows=body),
         schema=WIDE,
         settings=InputSettings("America/New_York"),
     )
-    nothing = {**dict.fromkeys(WIDE.names), "k": "a"}
-    assert outputs(job.run([FULL, nothing])) == ["Row(k='a', count=1152921504606"]
+    empty = {**dict.fromkeys(WIDE.names), "k": "a"}
+    assert outputs(job.run([FULL, empty])) == ["Row(k='a', count=1152921504606"]
 
 
-def test_a_row_can_be_pickled_copied_and_compared(memory_directory: str) -> None:
+def test_row_can_be_pickled_copied_and_compared(memory_directory: str) -> None:
     import copy
     import pickle
 
@@ -102,7 +109,7 @@ def test_a_row_can_be_pickled_copied_and_compared(memory_directory: str) -> None
         assert hash(row) == hash(Row(k="a", v=0))
         yield pickle.loads(pickle.dumps(row)).v
 
-    assert outputs(processor_job(memory_directory, Told(rows=body)).run(_keys("a"))) == [0]
+    assert run_callbacks(memory_directory, rows=body, batch=_keys("a")) == [0]
 
 
 @pytest.mark.parametrize(
@@ -118,24 +125,20 @@ def test_a_row_can_be_pickled_copied_and_compared(memory_directory: str) -> None
     ],
     ids=str,
 )
-def test_keys_have_their_turn_in_ascending_order_null_first(
+def test_keys_are_processed_in_ascending_order_null_first(
     memory_directory: str, kind: pa.DataType, keys: list[Any]
 ) -> None:
     schema = pa.schema([("k", kind), ("v", pa.int64())])
-    seen: list[Any] = []
 
     def body(p: Any, _: Any, key: Any, rows: Any) -> Any:
         return [(repr(key), [row.v for row in rows])]
 
-    job = processor_job(memory_directory, Told(rows=body), schema=schema)
     rows = [{"k": key, "v": number} for number in range(3) for key in reversed(keys)]
-    seen = outputs(job.run(rows))
+    seen = run_callbacks(memory_directory, rows=body, batch=rows, schema=schema)
     assert seen == [(repr((key,)), [0, 1, 2]) for key in keys]
 
 
-def test_zeros_nans_and_nulls_are_one_key_each_and_nan_is_the_greatest(
-    memory_directory: str,
-) -> None:
+def test_zeros_nans_and_nulls_are_one_key_each_nan_last(memory_directory: str) -> None:
     schema = pa.schema([("k", pa.float64()), ("j", pa.int64())])
     nan = float("nan")
     keys = [(nan, 1), (-0.0, 1), (None, 1), (0.0, 1), (nan, 1), (nan, None), (None, 1), (1e300, 1)]
@@ -143,8 +146,9 @@ def test_zeros_nans_and_nulls_are_one_key_each_and_nan_is_the_greatest(
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         return [(str(key), len(list(rows)))]
 
-    job = processor_job(memory_directory, Told(rows=body), schema=schema, key=("k", "j"))
-    assert outputs(job.run({"k": k, "j": j} for k, j in keys)) == [
+    batch = [{"k": k, "j": j} for k, j in keys]
+    options = {"schema": schema, "key": ("k", "j")}
+    assert run_callbacks(memory_directory, rows=body, batch=batch, **options) == [
         ("(None, 1)", 2),
         ("(0.0, 1)", 2),
         ("(1e+300, 1)", 1),
@@ -153,23 +157,23 @@ def test_zeros_nans_and_nulls_are_one_key_each_and_nan_is_the_greatest(
     ]
 
 
-def test_rows_that_are_not_read_are_passed_over(memory_directory: str) -> None:
+def test_unread_rows_are_skipped(memory_directory: str) -> None:
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         return [(key[0], next(rows).v if key[0] != "b" else None)]
 
-    job = processor_job(memory_directory, Told(rows=body))
-    assert outputs(job.run(_keys("a", "b", "c", "a", "b"))) == [("a", 0), ("b", None), ("c", 2)]
+    batch = _keys("a", "b", "c", "a", "b")
+    expected = [("a", 0), ("b", None), ("c", 2)]
+    assert run_callbacks(memory_directory, rows=body, batch=batch) == expected
 
 
-def test_a_key_of_very_many_rows_is_called_once(memory_directory: str) -> None:
+def test_key_with_many_rows_is_called_once(memory_directory: str) -> None:
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         values = [row.v for row in rows]
         assert values == sorted(values)
         return [(key[0], len(values))]
 
-    job = processor_job(memory_directory, Told(rows=body))
     keys = ["a", *["b"] * 40_000, "c", *["d"] * 16_384, "e"]
-    assert outputs(job.run(_keys(*keys))) == [
+    assert run_callbacks(memory_directory, rows=body, batch=_keys(*keys)) == [
         ("a", 1),
         ("b", 40_000),
         ("c", 1),
@@ -178,8 +182,8 @@ def test_a_key_of_very_many_rows_is_called_once(memory_directory: str) -> None:
     ]
 
 
-class _Counting(StatefulProcessor):
-    """Gives what was called, in order."""
+class _CallRecorder(StatefulProcessor):
+    """Yields its calls, in order."""
 
     calls: tuple[str, ...] = ()
 
@@ -209,8 +213,8 @@ class _Counting(StatefulProcessor):
             self.handle.registerTimer(1)
 
 
-def test_calls_come_in_order_on_a_fresh_copy_in_each_batch(memory_directory: str) -> None:
-    processor = _Counting()
+def test_calls_are_in_order_on_a_new_copy_in_each_batch(memory_directory: str) -> None:
+    processor = _CallRecorder()
     job = processor_job(memory_directory, processor, time_mode="EventTime")
     expected = [
         ("init", "a"),
@@ -224,35 +228,26 @@ def test_calls_come_in_order_on_a_fresh_copy_in_each_batch(memory_directory: str
     assert job.run([]) == []
 
 
-def test_state_calls_in_a_generator_are_of_the_key_that_it_was_called_for(
-    memory_directory: str,
-) -> None:
+def test_state_calls_in_a_generator_use_the_key_of_its_call(memory_directory: str) -> None:
     def body(_: Any, v: Any, key: Any, rows: Any) -> Any:
         for row in rows:
             v.update(((v.get() or (0,))[0] + row.v,))
             yield key[0], v.get()[0]
 
-    processor = Told(lambda handle: handle.getValueState("v", NUMBER), body)
-    job = processor_job(memory_directory, processor)
-    assert outputs(job.run(_keys("a", "b", "a", "b"))) == [("a", 0), ("a", 2), ("b", 1), ("b", 4)]
+    results = run_callbacks(memory_directory, number_state, body, batch=_keys("a", "b", "a", "b"))
+    assert results == [("a", 0), ("a", 2), ("b", 1), ("b", 4)]
 
 
-def test_what_a_processor_raises_fails_the_batch_and_leaves_the_state(
-    memory_directory: str,
-) -> None:
-    def init(handle: Any) -> Any:
-        return handle.getValueState("v", NUMBER)
-
-    def failing(_: Any, v: Any, key: Any, rows: Any) -> None:
+def test_error_of_a_processor_fails_the_batch(memory_directory: str) -> None:
+    def fail(_: Any, v: Any, key: Any, rows: Any) -> None:
         v.update((5,))
         message = "of the user"
         raise KeyError(message)
 
-    job = processor_job(memory_directory, Told(init, failing))
     with pytest.raises(KeyError, match="of the user"):
-        job.run(_keys("a"))
-    job = processor_job(memory_directory, Told(init, lambda _, v, *__: [v.get()]))
-    assert outputs(job.run(_keys("a"))) == [None]
+        run_callbacks(memory_directory, number_state, fail)
+    values = run_callbacks(memory_directory, number_state, lambda _, v, *__: [v.get()])
+    assert values == [None]
 
 
 TWO = spark.StructType(
@@ -260,7 +255,9 @@ TWO = spark.StructType(
 )
 
 
-class _Giving(StatefulProcessor):
+class _OutputProcessor(StatefulProcessor):
+    """Returns the given rows."""
+
     def __init__(self, given: Any) -> None:
         self._given = given
 
@@ -274,8 +271,9 @@ class _Giving(StatefulProcessor):
         pass
 
 
-def _given(directory: str, given: Any, output: spark.StructType = TWO) -> list[Any]:
-    return processor_job(directory, _Giving(given), output=output).run(_keys("a"))
+def _convert(directory: str, given: Any, output: spark.StructType = TWO) -> list[Any]:
+    """Return the output of a processor that returns the given rows."""
+    return processor_job(directory, _OutputProcessor(given), output=output).run(_keys("a"))
 
 
 class _Tuple(NamedTuple):
@@ -294,11 +292,11 @@ class _Tuple(NamedTuple):
         Row(k="a", n=1.0),
     ],
 )
-def test_rows_are_taken_by_the_names_of_their_fields(memory_directory: str, row: Row) -> None:
-    assert _given(memory_directory, [row]) == [{"k": "a", "n": 1}]
+def test_output_rows_are_matched_by_field_name(memory_directory: str, row: Row) -> None:
+    assert _convert(memory_directory, [row]) == [{"k": "a", "n": 1}]
 
 
-def test_nested_rows_are_taken_too(memory_directory: str) -> None:
+def test_nested_output_rows_are_converted(memory_directory: str) -> None:
     inner = spark.StructType([spark.StructField("x", spark.TimestampType())])
     output = spark.StructType(
         [
@@ -310,7 +308,7 @@ def test_nested_rows_are_taken_too(memory_directory: str) -> None:
     )
     naive = dt.datetime(2024, 7, 1, 12)  # noqa: DTZ001
     row = Row(s=Row(x=naive), a=[Row(x=NOON), {"x": None}], m={"y": Row(x=naive)}, d=3)
-    assert _given(memory_directory, [row], output) == [
+    assert _convert(memory_directory, [row], output) == [
         {
             "s": {"x": NOON},
             "a": [{"x": NOON}, {"x": None}],
@@ -321,10 +319,10 @@ def test_nested_rows_are_taken_too(memory_directory: str) -> None:
 
 
 @pytest.mark.parametrize("given", [[], (), iter(())], ids=["list", "tuple", "iterator"])
-def test_a_processor_may_give_nothing(memory_directory: str, given: Any) -> None:
+def test_processor_may_yield_no_rows(memory_directory: str, given: Any) -> None:
     if not isinstance(given, list | tuple):
         given = []
-    assert _given(memory_directory, given) == []
+    assert _convert(memory_directory, given) == []
 
 
 @pytest.mark.parametrize(
@@ -345,23 +343,22 @@ def test_a_processor_may_give_nothing(memory_directory: str, given: Any) -> None
         ([Row(k="a", n=2**63)], InvalidRequestError, "column 'n' of type bigint"),
     ],
 )
-def test_what_does_not_fit_the_output_is_refused(
+def test_output_other_than_its_schema_is_refused(
     memory_directory: str, given: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        _given(memory_directory, given)
+        _convert(memory_directory, given)
 
 
-def test_very_many_rows_come_out_in_order(memory_directory: str) -> None:
+def test_many_output_rows_stay_in_order(memory_directory: str) -> None:
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         return (number for number in range(20_000))
 
-    job = processor_job(memory_directory, Told(rows=body))
-    assert [int(row["out"]) for row in job.run(_keys("a"))] == list(range(20_000))
+    assert run_callbacks(memory_directory, rows=body) == list(range(20_000))
 
 
 @pytest.mark.parametrize("count", [10, (1 << 16) + 10])
-def test_few_and_very_many_keys_have_their_rows_in_order(memory_directory: str, count: int) -> None:
+def test_few_and_many_keys_have_their_rows_in_order(memory_directory: str, count: int) -> None:
     def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
         return [(key[0], [row.v for row in rows])]
 
@@ -371,9 +368,8 @@ def test_few_and_very_many_keys_have_their_rows_in_order(memory_directory: str, 
         (key, [count - 1 - at, count + at] if at < 5 else [count - 1 - at])
         for at, key in enumerate(keys)
     ]
-    assert outputs(processor_job(memory_directory, Told(rows=body)).run(rows)) == expected
+    assert run_callbacks(memory_directory, rows=body, batch=rows) == expected
 
 
-def test_a_batch_without_rows_has_no_schema_trouble(memory_directory: str) -> None:
-    job = processor_job(memory_directory, Told(), schema=SCHEMA)
-    assert job.run([]) == []
+def test_batch_without_rows_has_no_output(memory_directory: str) -> None:
+    assert run_callbacks(memory_directory, batch=[]) == []

@@ -1,4 +1,4 @@
-"""State variables of processors: what they take, what they give back, and when."""
+"""State variables of processors: the values that they take and return."""
 
 import datetime as dt
 import time
@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from jobs.processed import NUMBER, NUMBER_AND_TEXT, TEXT, Told, outputs, processor_job
+from jobs.processor_jobs import (
+    NUMBER,
+    NUMBER_AND_TEXT,
+    TEXT,
+    CallbackProcessor,
+    processor_job,
+    run_callbacks,
+)
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
@@ -23,15 +30,15 @@ def _struct(**fields: spark.DataType) -> spark.StructType:
 
 
 @pytest.fixture
-def doing(memory_directory: str) -> Callable[..., list[Any]]:
-    """Runs a function for a key with state, then another one in the next batch."""
+def run_steps(memory_directory: str) -> Callable[..., list[Any]]:
+    """Return a function that runs steps with the states of a key, each in its own batch, and returns their results."""
 
-    def run(init: Any, *batches: Any) -> list[Any]:
+    def run(init: Any, *steps: Any) -> list[Any]:
         results = []
-        for batch in batches:
-            processor = Told(init, lambda p, states, key, rows, do=batch: do(states))
-            job = processor_job(memory_directory, processor)
-            results += outputs(job.run([{"k": "a", "v": 1}]))
+        for step in steps:
+            results += run_callbacks(
+                memory_directory, init, lambda _, states, *__, step=step: step(states)
+            )
         return results
 
     return run
@@ -39,7 +46,7 @@ def doing(memory_directory: str) -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clocks of this process are those of Berlin."""
+    """Give this process the time zone of Berlin."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Europe/Berlin")
         time.tzset()
@@ -59,20 +66,18 @@ def _map(handle: Any) -> Any:
     return handle.getMapState("m", TEXT, NUMBER)
 
 
-def test_the_only_variable_of_a_processor_need_not_be_named_for_one_key(
-    memory_directory: str,
-) -> None:
-    processor = Told(_value(), lambda p, states, key, rows: states.update((7, key[0])))
+def test_only_variable_need_not_be_named_for_one_key(memory_directory: str) -> None:
+    processor = CallbackProcessor(_value(), lambda p, states, key, rows: states.update((7, key[0])))
     job = processor_job(memory_directory, processor)
     job.run([{"k": key, "v": 1} for key in "ab"])
     pointer = job.latest.location.external_pointer
     (row,) = holdfast.read_state(pointer, key="b").to_pylist()
     assert row["value"] == {"n": 7, "s": "b"}
     with pytest.raises(InvalidRequestError, match="needs a name; choose one of"):
-        holdfast.read_state(pointer)  # there is also what a processor notes of itself
+        holdfast.read_state(pointer)  # a processor has another state with its declarations
 
 
-def test_a_value_is_as_in_spark(doing: Any) -> None:
+def test_value_state_behaves_as_in_spark(run_steps: Any) -> None:
     def first(v: Any) -> Any:
         yield v.exists(), v.get()
         v.clear()
@@ -91,7 +96,7 @@ def test_a_value_is_as_in_spark(doing: Any) -> None:
         v.update((None, None))
         yield v.get(), v.exists()
 
-    assert doing(_value(), first, second, third, lambda v: [v.get(), v.exists()]) == [
+    assert run_steps(_value(), first, second, third, lambda v: [v.get(), v.exists()]) == [
         (False, None),
         ((1, "x"), True),
         (2, "y"),
@@ -104,7 +109,7 @@ def test_a_value_is_as_in_spark(doing: Any) -> None:
     ]
 
 
-def test_a_list_is_as_in_spark(doing: Any) -> None:
+def test_list_state_behaves_as_in_spark(run_steps: Any) -> None:
     def first(s: Any) -> Any:
         yield list(s.get()), s.exists()
         s.appendValue((1,))
@@ -129,7 +134,7 @@ def test_a_list_is_as_in_spark(doing: Any) -> None:
         s.clear()
         yield s.exists()
 
-    assert doing(_list, first, second, third, fourth, lambda s: [list(s.get())]) == [
+    assert run_steps(_list, first, second, third, fourth, lambda s: [list(s.get())]) == [
         ([], False),
         ([(1,), (2,), (3,)], True),
         [(1,), (2,), (3,), (4,)],
@@ -141,9 +146,7 @@ def test_a_list_is_as_in_spark(doing: Any) -> None:
     ]
 
 
-def test_an_iterator_of_a_list_has_what_was_there_when_it_was_asked_for_the_first_element(
-    doing: Any,
-) -> None:
+def test_list_iterator_has_the_elements_of_its_start(run_steps: Any) -> None:
     def body(s: Any) -> Any:
         lazy = s.get()
         s.appendValue((1,))
@@ -159,11 +162,11 @@ def test_an_iterator_of_a_list_has_what_was_there_when_it_was_asked_for_the_firs
         s.clear()
         yield list(began), list(began)
 
-    assert doing(_list, body) == [[(1,)], [], ([(2,), (3,)], [])]
+    assert run_steps(_list, body) == [[(1,)], [], ([(2,), (3,)], [])]
 
 
 @pytest.mark.parametrize("method", ["put", "appendList"])
-def test_an_empty_list_is_refused_as_in_spark(doing: Any, method: str) -> None:
+def test_empty_list_is_refused_as_in_spark(run_steps: Any, method: str) -> None:
     def body(s: Any) -> Any:
         with pytest.raises(
             PySparkRuntimeError, match=r"ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE"
@@ -171,10 +174,10 @@ def test_an_empty_list_is_refused_as_in_spark(doing: Any, method: str) -> None:
             getattr(s, method)([])
         return [list(s.get())]
 
-    assert doing(_list, body) == [[]]
+    assert run_steps(_list, body) == [[]]
 
 
-def test_what_is_no_row_is_a_type_error(doing: Any) -> None:
+def test_value_other_than_a_row_is_a_type_error(run_steps: Any) -> None:
     def of_list(s: Any) -> Any:
         for call, given in ((s.put, None), (s.appendValue, None), (s.put, [None]), (s.put, [3])):
             with pytest.raises(TypeError):
@@ -198,12 +201,12 @@ def test_what_is_no_row_is_a_type_error(doing: Any) -> None:
                 v.update(given)
         return [v.get()]
 
-    assert doing(_list, of_list) == [[]]
-    assert doing(_map, of_map) == [False]
-    assert doing(_value(), of_value) == [None]
+    assert run_steps(_list, of_list) == [[]]
+    assert run_steps(_map, of_map) == [False]
+    assert run_steps(_value(), of_value) == [None]
 
 
-def test_a_map_is_as_in_spark(doing: Any) -> None:
+def test_map_state_behaves_as_in_spark(run_steps: Any) -> None:
     def first(m: Any) -> Any:
         yield m.getValue(("k",)), m.containsKey(("k",)), m.exists()
         m.removeKey(("k",))
@@ -237,7 +240,7 @@ def test_a_map_is_as_in_spark(doing: Any) -> None:
         m.updateValue(("y",), (8,))
         yield list(m.iterator()), m.getValue(("z",))
 
-    assert doing(_map, first, second, third, fourth, lambda m: [list(m.iterator())]) == [
+    assert run_steps(_map, first, second, third, fourth, lambda m: [list(m.iterator())]) == [
         (None, False, False),
         (Row(n=1), Row(n=None), True),
         ([("",), ("k",), (None,)], [(1,), (2,), (None,)]),
@@ -251,7 +254,7 @@ def test_a_map_is_as_in_spark(doing: Any) -> None:
     ]
 
 
-def test_an_iterator_of_a_map_has_the_entries_of_when_it_began(doing: Any) -> None:
+def test_map_iterator_has_the_entries_of_its_start(run_steps: Any) -> None:
     def body(m: Any) -> Any:
         for letter in "abc":
             m.updateValue((letter,), (1,))
@@ -264,19 +267,19 @@ def test_an_iterator_of_a_map_has_the_entries_of_when_it_began(doing: Any) -> No
             for letter in "abc":
                 m.updateValue((letter,), (1,))
 
-    assert doing(_map, body) == [2, 2, 2]
+    assert run_steps(_map, body) == [2, 2, 2]
 
 
 @pytest.mark.parametrize("values", [(1,), (1, "a", 3)])
-def test_a_value_of_another_number_of_fields_is_refused_as_in_spark(
-    doing: Any, values: tuple[Any, ...]
+def test_value_with_missing_or_extra_fields_is_refused(
+    run_steps: Any, values: tuple[Any, ...]
 ) -> None:
     def body(v: Any) -> Any:
         with pytest.raises(PySparkRuntimeError, match="STRUCT_ARRAY_LENGTH_MISMATCH") as caught:
             v.update(values)
         return [str(caught.value), v.get()]
 
-    text, value = doing(_value(), body)
+    text, value = run_steps(_value(), body)
     assert text == (
         "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of "
         f"values required by the schema. 2 fields are required while {len(values)} values are provided."
@@ -299,25 +302,25 @@ def test_a_value_of_another_number_of_fields_is_refused_as_in_spark(
     ],
     ids=str,
 )
-def test_a_value_of_another_type_is_refused_and_named(doing: Any, given: Any) -> None:
+def test_value_of_another_type_is_refused_by_name(run_steps: Any, given: Any) -> None:
     def body(v: Any) -> Any:
         with pytest.raises(InvalidRequestError, match="state 'v'"):
             v.update(given)
         return [v.get()]
 
-    assert doing(_value(), body) == [None]
+    assert run_steps(_value(), body) == [None]
 
 
-class _Named(NamedTuple):
+class _Pair(NamedTuple):
     n: Any
     s: Any
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("given", "expected"),
     [
         ((7, 8), (7, "8")),
-        (_Named(7, "a"), (7, "a")),
+        (_Pair(7, "a"), (7, "a")),
         ((np.int64(7), np.str_("a")), (7, "a")),
         (Row(n=7, s="a"), (7, "a")),
         (Row(x=7, y="a"), (7, "a")),
@@ -325,21 +328,21 @@ class _Named(NamedTuple):
     ],
     ids=str,
 )
-def test_a_row_is_taken_by_position(doing: Any, given: Any, kept: Any) -> None:
+def test_row_is_matched_by_position(run_steps: Any, given: Any, expected: Any) -> None:
     def body(v: Any) -> Any:
         v.update(iter(given))
-        assert v.get() == kept
+        assert v.get() == expected
         v.update(given)
         return [v.get()]
 
-    assert doing(_value(), body, lambda v: [v.get()]) == [kept, kept]
+    assert run_steps(_value(), body, lambda v: [v.get()]) == [expected, expected]
 
 
 UTC = dt.UTC
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "kept"),
+    ("kind", "given", "expected"),
     [
         (spark.ByteType(), -128, -128),
         (spark.LongType(), 2**63 - 1, 2**63 - 1),
@@ -406,13 +409,13 @@ UTC = dt.UTC
     ],
     ids=str,
 )
-def test_a_value_of_each_type_comes_back_as_in_spark(
-    memory_directory: str, kind: spark.DataType, given: Any, kept: Any
+def test_value_of_each_type_is_returned_as_in_spark(
+    memory_directory: str, kind: spark.DataType, given: Any, expected: Any
 ) -> None:
     def check(state: Any) -> None:
-        for value in ((state.get() or [None])[0],):
-            assert value == kept
-            assert type(value) is type(kept) or isinstance(value, Row)
+        value = (state.get() or [None])[0]
+        assert value == expected
+        assert type(value) is type(expected) or isinstance(value, Row)
 
     def write(_: Any, states: Any, key: Any, rows: Any) -> None:
         v, s, m = states
@@ -426,7 +429,7 @@ def test_a_value_of_each_type_comes_back_as_in_spark(
     def read(_: Any, states: Any, key: Any, rows: Any) -> None:
         v, s, m = states
         check(v)
-        assert list(s.get()) == [(kept,), (None,)]
+        assert list(s.get()) == [(expected,), (None,)]
         assert m.getValue((1,)) == (None,)
 
     schema = _struct(x=kind)
@@ -439,7 +442,7 @@ def test_a_value_of_each_type_comes_back_as_in_spark(
         )
 
     for body in (write, read):
-        processor_job(memory_directory, Told(init, body)).run([{"k": "a", "v": 1}])
+        run_callbacks(memory_directory, init, body)
 
 
 @pytest.mark.parametrize(
@@ -477,19 +480,19 @@ def test_a_value_of_each_type_comes_back_as_in_spark(
     ],
     ids=str,
 )
-def test_a_value_that_spark_would_change_or_lose_is_refused(
-    doing: Any, kind: spark.DataType, given: Any
+def test_value_changed_by_spark_is_refused(
+    run_steps: Any, kind: spark.DataType, given: Any
 ) -> None:
     def body(v: Any) -> Any:
         with pytest.raises(InvalidRequestError, match="field 'x"):
             v.update((given,))
         return [v.get()]
 
-    assert doing(_value(_struct(x=kind)), body) == [None]
+    assert run_steps(_value(_struct(x=kind)), body) == [None]
 
 
 @pytest.mark.usefixtures("berlin")
-def test_map_keys_are_instants_whatever_clocks_show(doing: Any) -> None:
+def test_map_keys_are_instants_in_any_time_zone(run_steps: Any) -> None:
     early, late = (dt.datetime(2020, 10, 25, hour, 30, tzinfo=dt.UTC) for hour in (0, 1))
 
     def body(m: Any) -> Any:
@@ -501,11 +504,11 @@ def test_map_keys_are_instants_whatever_clocks_show(doing: Any) -> None:
         yield [m.getValue(key) for key in sorted(m.keys(), key=lambda key: key[0].fold)]
 
     schema = _struct(at=spark.TimestampType())
-    results = doing(lambda handle: handle.getMapState("m", schema, NUMBER), body, second)
+    results = run_steps(lambda handle: handle.getMapState("m", schema, NUMBER), body, second)
     assert results == [((1,), (2,)), [(1,), (2,)]]
 
 
-def test_a_processor_may_change_what_it_gave_and_what_it_got(doing: Any) -> None:
+def test_processor_may_change_its_values(run_steps: Any) -> None:
     schema = _struct(x=spark.ArrayType(spark.IntegerType()))
 
     def first(v: Any) -> Any:
@@ -519,7 +522,7 @@ def test_a_processor_may_change_what_it_gave_and_what_it_got(doing: Any) -> None
         v.get()[0].append(4)
         yield v.get()
 
-    assert doing(_value(schema), first, second) == [([1],), ([1],)]
+    assert run_steps(_value(schema), first, second) == [([1],), ([1],)]
 
 
 @pytest.mark.parametrize(
@@ -531,7 +534,7 @@ def test_a_processor_may_change_what_it_gave_and_what_it_got(doing: Any) -> None
     ],
     ids=lambda schema: schema.simpleString(),
 )
-def test_a_maps_key_may_have_any_type_that_can_be_hashed(doing: Any, schema: Any) -> None:
+def test_map_key_may_have_any_hashable_type(run_steps: Any, schema: Any) -> None:
     nan = float("nan")
     keys: dict[str, list[Any]] = {
         "struct<d:double>": [(nan,), (0.0,), (None,), (1.5,)],
@@ -555,19 +558,19 @@ def test_a_maps_key_may_have_any_type_that_can_be_hashed(doing: Any, schema: Any
         yield len(list(m.keys()))
         m.removeKey(given[0])
 
-    counts = doing(init, write, read, lambda m: [len(list(m.keys()))])
+    counts = run_steps(init, write, read, lambda m: [len(list(m.keys()))])
     assert counts == [len(given), len(given), len(given) - 1]
 
 
-def test_a_struct_without_fields_is_a_value(doing: Any) -> None:
+def test_struct_without_fields_is_a_value(run_steps: Any) -> None:
     def first(v: Any) -> Any:
         v.update(())
         return [v.get()]
 
-    assert doing(_value(_struct()), first, lambda v: [v.get(), v.exists()]) == [(), (), True]
+    assert run_steps(_value(_struct()), first, lambda v: [v.get(), v.exists()]) == [(), (), True]
 
 
-def test_a_map_of_very_many_entries_is_read_entry_by_entry(memory_directory: str) -> None:
+def test_large_map_is_read_entry_by_entry(memory_directory: str) -> None:
     def write(_: Any, m: Any, key: Any, rows: Any) -> None:
         for number in range(3000):
             m.updateValue((str(number),), (number,))
@@ -586,8 +589,7 @@ def test_a_map_of_very_many_entries_is_read_entry_by_entry(memory_directory: str
         assert m.getValue(("7",)) is None
 
     rows = [{"k": letter, "v": 1} for letter in "abcd"]
-    processor_job(memory_directory, Told(_map, write)).run(rows)
-    job = processor_job(memory_directory, Told(_map, read))
-    assert outputs(job.run(rows)) == [2999] * 4
-    last = processor_job(memory_directory, Told(_map, lambda _, m, *__: [m.exists()]))
-    assert outputs(last.run(rows)) == [False] * 4
+    run_callbacks(memory_directory, _map, write, batch=rows)
+    assert run_callbacks(memory_directory, _map, read, batch=rows) == [2999] * 4
+    exist = run_callbacks(memory_directory, _map, lambda _, m, *__: [m.exists()], batch=rows)
+    assert exist == [False] * 4

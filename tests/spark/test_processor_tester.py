@@ -1,11 +1,11 @@
-"""The harness for users' tests of processors."""
+"""`ProcessorTester`, which users test their processors with."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 import pytest
-from jobs.processed import NUMBER, TEXT
+from jobs.processor_jobs import NUMBER, TEXT
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -15,7 +15,7 @@ from holdfast.testing import ProcessorTester
 
 
 class Count(StatefulProcessor):
-    """Counts rows; a timer gives the count and forgets it."""
+    """Counts rows; a timer yields the count and clears it."""
 
     def __init__(
         self, *, timers: bool = False, ttl: int | None = None, pandas: bool = False
@@ -68,13 +68,13 @@ def _rows(*values: str) -> list[Row]:
     return [Row(value=value) for value in values]
 
 
-def test_a_processor_is_given_the_rows_of_a_key() -> None:
+def test_processor_gets_the_rows_of_a_key() -> None:
     tester = ProcessorTester(Count())
     assert tester.test("a", _rows("x", "y")) == [Row(key="a", count=2)]
     assert tester.test("b", _rows("x")) == [Row(key="b", count=1)]
     assert tester.test("a", _rows("x")) == [Row(key="a", count=3)]
     assert tester.peekValueState("count", "a") == (3,)
-    assert tester.peekValueState("count", "nobody") is None
+    assert tester.peekValueState("count", "unknown") is None
     assert tester.peekListState("last", "a") == [("x",)]
     assert tester.peekMapState("by text", "a") == {("x",): (2,), ("y",): (1,)}
 
@@ -97,7 +97,7 @@ def test_state_can_be_set_and_removed() -> None:
         tester.peekListState("count", 7)
 
 
-def test_frames_are_given_to_processors_of_pandas() -> None:
+def test_pandas_processor_gets_frames() -> None:
     tester = ProcessorTester(
         Count(pandas=True), initialStatePandas=[("a", pd.DataFrame({"n": [2, 3]}))]
     )
@@ -105,13 +105,13 @@ def test_frames_are_given_to_processors_of_pandas() -> None:
     assert result.to_dict("list") == {"key": ["a"], "count": [7]}
 
 
-def test_initial_state_is_there_before_the_first_rows() -> None:
+def test_initial_state_is_set_before_the_first_rows() -> None:
     tester = ProcessorTester(Count(), initialStateRow=[("a", Row(n=10)), ("b", Row(n=20))])
     assert tester.test("a", _rows("x")) == [Row(key="a", count=11)]
     assert tester.peekValueState("count", "b") == (20,)
 
 
-def test_initial_state_is_of_one_kind() -> None:
+def test_initial_state_of_rows_and_frames_is_refused() -> None:
     frames = [("a", pd.DataFrame({"n": [1]}))]
     with pytest.raises(AssertionError, match="initialStatePandas"):
         ProcessorTester(Count(), initialStateRow=[("a", Row(n=1))], initialStatePandas=frames)
@@ -129,7 +129,7 @@ def test_timers_fire_when_the_processing_time_passes() -> None:
         tester.setWatermark(5)
 
 
-def test_timers_fire_and_rows_are_late_when_the_watermark_rises() -> None:
+def test_timers_fire_and_rows_are_late_by_the_watermark() -> None:
     tester = ProcessorTester(
         Count(timers=True), timeMode="EventTime", eventTimeExtractor=lambda row: int(row.value)
     )
@@ -142,7 +142,7 @@ def test_timers_fire_and_rows_are_late_when_the_watermark_rises() -> None:
         ProcessorTester(Count(), timeMode="EventTime")
 
 
-def test_state_is_over_when_its_time_is() -> None:
+def test_state_expires_after_its_time_to_live() -> None:
     tester = ProcessorTester(Count(ttl=10), timeMode="ProcessingTime")
     tester.test("a", _rows("x"))
     tester.setProcessingTime(9)
@@ -152,14 +152,14 @@ def test_state_is_over_when_its_time_is() -> None:
     assert tester.peekMapState("by text", "a") == {}
 
 
-def test_a_value_that_does_not_fit_its_schema_is_refused() -> None:
+def test_value_with_another_type_than_its_schema_is_refused() -> None:
     tester = ProcessorTester(Count())
     with pytest.raises(InvalidRequestError, match="state 'count': field 'n'"):
         tester.updateValueState("count", "a", ("five",))
     assert tester.peekValueState("count", "a") is None
 
 
-def test_a_call_that_fails_leaves_state_unchanged() -> None:
+def test_failed_call_leaves_state_unchanged() -> None:
     class Failing(Count):
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
             yield from super().handleInputRows(key, rows, timerValues)
@@ -175,7 +175,7 @@ def test_a_call_that_fails_leaves_state_unchanged() -> None:
     assert tester.peekMapState("by text", "a") == {("x",): (1,), ("y",): (1,)}
 
 
-def test_keys_are_tuples_where_there_are_several_columns() -> None:
+def test_key_of_several_columns_is_a_tuple() -> None:
     class Two(Count):
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
             self.handle.registerTimer(1)

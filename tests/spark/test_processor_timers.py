@@ -1,16 +1,24 @@
-"""Timers and times to live of processors: what fires when, and what is over when."""
+"""Timers and times to live of processors: when timers fire, and when values expire."""
 
 from typing import Any
 
 import pytest
-from jobs.processed import NUMBER, TEXT, Told, outputs, processor_job
+from jobs.processor_jobs import (
+    NUMBER,
+    TEXT,
+    CallbackProcessor,
+    number_state,
+    outputs,
+    processor_job,
+    run_callbacks,
+)
 
 
 def _rows(*keys: str) -> list[dict[str, Any]]:
     return [{"k": key, "v": 0} for key in keys]
 
 
-def _registering(times: dict[str, list[int]], deleted: dict[str, list[int]] | None = None) -> Any:
+def _register(times: dict[str, list[int]], deleted: dict[str, list[int]] | None = None) -> Any:
     def body(p: Any, _: Any, key: Any, rows: Any) -> None:
         for time in times.get(key[0], []):
             p.handle.registerTimer(time)
@@ -20,7 +28,7 @@ def _registering(times: dict[str, list[int]], deleted: dict[str, list[int]] | No
     return body
 
 
-def _told(_: Any, __: Any, key: Any, time: int) -> Any:
+def _key_and_time(_: Any, __: Any, key: Any, time: int) -> Any:
     return [(*key, time)]
 
 
@@ -31,7 +39,7 @@ def test_timers_fire_in_the_order_of_spark(memory_directory: str, parallelism: i
         "b": [60_000, 89_000, 90_000],
         "c": [-5000, 0],
     }
-    processor = Told(rows=_registering(times, {"a": [77_000]}), timer=_told)
+    processor = CallbackProcessor(rows=_register(times, {"a": [77_000]}), timer=_key_and_time)
     job = processor_job(memory_directory, processor, time_mode="EventTime", parallelism=parallelism)
     assert outputs(job.run(_rows("a", "b", "c"), times=(1, 0))) == [("c", -5000), ("c", 0)]
     fired = outputs(job.run([], times=(2, 90_000)))
@@ -42,9 +50,7 @@ def test_timers_fire_in_the_order_of_spark(memory_directory: str, parallelism: i
     assert outputs(job.run([], times=(4, 300_000))) == [("a", 91_000), ("a", 200_000)]
 
 
-def test_what_a_timer_registers_fires_in_the_next_batch_and_what_it_deletes_fires_still(
-    memory_directory: str,
-) -> None:
+def test_changes_by_a_timer_take_effect_in_the_next_batch(memory_directory: str) -> None:
     def timer(p: Any, _: Any, key: Any, time: int) -> Any:
         if key[0] == "re":
             for other in (time - 1000, time + 1, time + 1_000_000, time):
@@ -55,7 +61,9 @@ def test_what_a_timer_registers_fires_in_the_next_batch_and_what_it_deletes_fire
 
     times = {"re": [80_000, 90_000], "del": [81_000, 82_000, 83_000]}
     job = processor_job(
-        memory_directory, Told(rows=_registering(times), timer=timer), time_mode="EventTime"
+        memory_directory,
+        CallbackProcessor(rows=_register(times), timer=timer),
+        time_mode="EventTime",
     )
     assert outputs(job.run(_rows("re", "del"), times=(1, 90_000))) == [
         ("re", 80_000),
@@ -72,17 +80,14 @@ def test_what_a_timer_registers_fires_in_the_next_batch_and_what_it_deletes_fire
     assert outputs(job.run([], times=(3, 90_000)))[:2] == [("re", 78_000), ("re", 79_001)]
 
 
-def test_a_timer_that_fires_is_there_until_its_turn_is_over(memory_directory: str) -> None:
+def test_firing_timer_is_listed_until_its_call_ends(memory_directory: str) -> None:
     def timer(p: Any, _: Any, key: Any, time: int) -> Any:
         return [(time, list(p.handle.listTimers()))]
 
-    processor = Told(rows=_registering({"a": [10, 20, 30, 99]}), timer=timer)
+    processor = CallbackProcessor(rows=_register({"a": [10, 20, 30, 99]}), timer=timer)
     job = processor_job(memory_directory, processor, time_mode="ProcessingTime")
     assert outputs(job.run(_rows("a", "b"), times=(5, 0))) == []
-    assert outputs(job.run([], times=(25, 0))) == [
-        (10, [10, 20, 30, 99]),
-        (20, [20, 30, 99]),
-    ]
+    assert outputs(job.run([], times=(25, 0))) == [(10, [10, 20, 30, 99]), (20, [20, 30, 99])]
 
 
 def test_timers_are_listed_by_key_and_registered_once(memory_directory: str) -> None:
@@ -97,13 +102,13 @@ def test_timers_are_listed_by_key_and_registered_once(memory_directory: str) -> 
             p.handle.deleteTimer(100)
         return [(key[0], list(early))]
 
-    job = processor_job(memory_directory, Told(rows=body), time_mode="EventTime")
+    job = processor_job(memory_directory, CallbackProcessor(rows=body), time_mode="EventTime")
     expected = [("a", [100, 297]), ("b", [298]), ("c", [])]
     assert outputs(job.run(_rows("a", "b", "c"))) == expected
     assert outputs(job.run(_rows("c", "b", "a"))) == expected
 
 
-def test_state_is_there_for_a_timer_of_a_key_without_rows(memory_directory: str) -> None:
+def test_timer_of_a_key_without_rows_has_its_state(memory_directory: str) -> None:
     def body(p: Any, v: Any, key: Any, rows: Any) -> None:
         v.update((v.get()[0] + 1 if v.exists() else 1,))
         p.handle.registerTimer(10)
@@ -115,7 +120,7 @@ def test_state_is_there_for_a_timer_of_a_key_without_rows(memory_directory: str)
             v.clear()
         return [(key.k, key == (key.k,), before)]
 
-    processor = Told(lambda handle: handle.getValueState("v", NUMBER), body, timer)
+    processor = CallbackProcessor(number_state, body, timer)
     job = processor_job(memory_directory, processor, time_mode="EventTime")
     job.run(_rows("a", "b"))
     assert outputs(job.run(_rows("b"), times=(0, 100))) == [
@@ -129,7 +134,7 @@ def test_state_is_there_for_a_timer_of_a_key_without_rows(memory_directory: str)
 @pytest.mark.parametrize(
     ("time", "error"), [(5.5, TypeError), ("5", TypeError), (None, TypeError), (2**63, ValueError)]
 )
-def test_a_timers_time_is_a_whole_number(
+def test_time_of_a_timer_must_be_an_int(
     memory_directory: str, time: Any, error: type[Exception]
 ) -> None:
     def body(p: Any, *_: Any) -> Any:
@@ -139,8 +144,7 @@ def test_a_timers_time_is_a_whole_number(
             p.handle.deleteTimer(time)
         return [list(p.handle.listTimers())]
 
-    job = processor_job(memory_directory, Told(rows=body), time_mode="EventTime")
-    assert outputs(job.run(_rows("a"))) == [[]]
+    assert run_callbacks(memory_directory, rows=body, time_mode="EventTime") == [[]]
 
 
 @pytest.mark.parametrize(
@@ -157,14 +161,15 @@ def test_times_are_those_of_the_batch(
             p.handle.registerTimer(-1)
         return body(p)
 
-    job = processor_job(memory_directory, Told(rows=rows, timer=body), time_mode=mode)
-    seen = outputs(job.run(_rows("a"), times=(700, 40)))
+    seen = run_callbacks(memory_directory, rows=rows, timer=body, times=(700, 40), time_mode=mode)
     assert seen == [times] * (1 if mode == "None" else 2)
 
 
 def test_timers_survive_another_parallelism(memory_directory: str) -> None:
     keys = [str(number) for number in range(40)]
-    processor = Told(rows=_registering({key: [int(key), 1000] for key in keys}), timer=_told)
+    processor = CallbackProcessor(
+        rows=_register({key: [int(key), 1000] for key in keys}), timer=_key_and_time
+    )
     job = processor_job(memory_directory, processor, time_mode="EventTime", parallelism=3)
     assert outputs(job.run(_rows(*keys), times=(0, -1))) == []
     job = processor_job(memory_directory, processor, time_mode="EventTime", parallelism=2)
@@ -179,7 +184,7 @@ def _states(ttl: int | None) -> Any:
     )
 
 
-def _seen(states: Any) -> Any:
+def _observe(states: Any) -> Any:
     v, s, m = states
     keys = sorted(m.keys())
     assert v.exists() == (v.get() is not None)
@@ -189,7 +194,7 @@ def _seen(states: Any) -> Any:
     return v.get(), list(s.get()), keys
 
 
-def test_values_elements_and_entries_live_for_their_time(memory_directory: str) -> None:
+def test_values_elements_and_entries_expire_separately(memory_directory: str) -> None:
     def write(first: bool) -> Any:  # noqa: FBT001
         def body(_: Any, states: Any, key: Any, rows: Any) -> None:
             v, s, m = states
@@ -202,11 +207,13 @@ def test_values_elements_and_entries_live_for_their_time(memory_directory: str) 
         return body
 
     def read(_: Any, states: Any, key: Any, rows: Any) -> Any:
-        return [_seen(states)]
+        return [_observe(states)]
 
     def run(body: Any, at: int) -> list[Any]:
-        job = processor_job(memory_directory, Told(_states(4000), body), time_mode="ProcessingTime")
-        return outputs(job.run(_rows("a"), times=(1_000_000 + at, 0)))
+        times = (1_000_000 + at, 0)
+        return run_callbacks(
+            memory_directory, _states(4000), body, times=times, time_mode="ProcessingTime"
+        )
 
     run(write(first=True), 0)
     run(write(first=False), 2000)
@@ -215,27 +222,25 @@ def test_values_elements_and_entries_live_for_their_time(memory_directory: str) 
     assert run(read, 6000) == [(None, [], [])]
 
 
-def test_nothing_expires_in_the_batch_that_wrote_it_and_each_write_begins_anew(
-    memory_directory: str,
-) -> None:
+def test_each_write_renews_the_time_to_live(memory_directory: str) -> None:
     def body(_: Any, states: Any, key: Any, rows: Any) -> Any:
         v, s, m = states
-        before = _seen(states)
+        before = _observe(states)
         v.update((1,))
         s.put([(1,)])
         m.updateValue(("x",), (1,))
-        return [before, _seen(states)]
+        return [before, _observe(states)]
 
-    job = processor_job(memory_directory, Told(_states(1), body), time_mode="ProcessingTime")
+    job = processor_job(
+        memory_directory, CallbackProcessor(_states(1), body), time_mode="ProcessingTime"
+    )
     full = ((1,), [(1,)], [("x",)])
     for time in (5, 6, 7):
         assert outputs(job.run(_rows("a"), times=(time, 0))) == [(None, [], []), full]
     assert outputs(job.run(_rows("a"), times=(7, 0))) == [full, full]
 
 
-def test_an_entry_that_was_removed_and_put_again_lives_for_its_own_time(
-    memory_directory: str,
-) -> None:
+def test_replaced_map_entry_has_its_own_time_to_live(memory_directory: str) -> None:
     def put(_: Any, states: Any, *__: Any) -> None:
         states[2].updateValue(("x",), (1,))
 
@@ -248,7 +253,7 @@ def test_an_entry_that_was_removed_and_put_again_lives_for_its_own_time(
 
     results = []
     for time, body in ((0, put), (3, replace), (10, read), (13, read)):
-        processor = Told(_states(10), body)
-        job = processor_job(memory_directory, processor, time_mode="ProcessingTime")
-        results += outputs(job.run(_rows("a"), times=(time, 0)))
+        results += run_callbacks(
+            memory_directory, _states(10), body, times=(time, 0), time_mode="ProcessingTime"
+        )
     assert results == [(2,), None]

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from holdfast.spark.processors import ProcessorFunction, session_settings
 
 
-class CountByDigit(StatefulProcessor):
+class DigitCounts(StatefulProcessor):
     """Counts rows for each of ten keys, and keeps the names of the first ones."""
 
     def __init__(self, *, pandas: bool) -> None:
@@ -46,7 +46,7 @@ class CountByDigit(StatefulProcessor):
 
 @pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize("flavour", ["row", pytest.param("pandas", marks=pytest.mark.exhaustive)])
-def test_a_processor_counts_on_through_restarts_and_another_parallelism(
+def test_processor_state_survives_restarts_and_rescaling(
     spark: SparkSession, job: Job, flavour: Literal["row", "pandas"]
 ) -> None:
     def rows() -> Any:
@@ -55,7 +55,7 @@ def test_a_processor_counts_on_through_restarts_and_another_parallelism(
     for parallelism in (2, 3):
         job.feed(2)
         function = ProcessorFunction(
-            CountByDigit(pandas=flavour == "pandas"),
+            DigitCounts(pandas=flavour == "pandas"),
             "id long, count long, first array<string>",
             flavour=flavour,
         )
@@ -73,15 +73,15 @@ def test_a_processor_counts_on_through_restarts_and_another_parallelism(
     ]
 
 
-def test_rows_are_made_as_the_session_says(spark: SparkSession) -> None:
+def test_input_settings_are_those_of_the_session(spark: SparkSession) -> None:
     settings = session_settings(spark)
     assert settings.time_zone == "Europe/Berlin"
     assert settings.max_rows == 10_000
     assert settings.max_bytes >= 64 << 20
 
 
-def test_a_schema_that_is_none_is_refused_as_in_spark(spark: SparkSession) -> None:
-    class Wrong(CountByDigit):
+def test_bad_schema_is_refused_as_in_spark(spark: SparkSession) -> None:
+    class Wrong(DigitCounts):
         def __init__(self, schema: str) -> None:
             self._schema = schema
 

@@ -1,10 +1,10 @@
-"""Rows that are dealt to subtasks by key."""
+"""Rows that are routed to subtasks by key."""
 
 from collections.abc import Callable
 
 import pytest
 from jobs.job import Job
-from jobs.operators import AllKinds, CountsByKey, Groups, TellsOfItself
+from jobs.operators import AllOperatorStates, Groups, RawKeyedCounts, SubtaskReporter
 from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -12,16 +12,15 @@ from pyspark.sql import functions as F
 
 from holdfast import stateful_query
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.query import StatefulOperator
 
-# Nulls, a few keys that come again and again, and one that is new each time.
+# Nulls, a few repeated keys, and one that is new in each row.
 ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
 SCHEMA = "id long, k long, `a name` string"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("key", [["k"], ["k", "a name"]], ids=["one column", "two columns"])
-def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list[str]) -> None:
+def test_rows_are_routed_by_the_documented_formula(job: Job, key: list[str]) -> None:
     seen: list[Row] = []
     columns = ", ".join(f"`{column}`" for column in key)
 
@@ -32,16 +31,16 @@ def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list
             seen.extend(rows.selectExpr("*", f"{group} as key_group", formula).collect())
 
         operator = job.operator(
-            TellsOfItself(),
+            SubtaskReporter(),
             key=key,
             parallelism=parallelism,
             sink=sink,
-            schema=SCHEMA + TellsOfItself.added,
+            schema=SCHEMA + SubtaskReporter.added,
         )
         job.feed(files=2, rows=40)
         job.run(lambda batch, batch_id: operator(batch.selectExpr(*ROWS), batch_id))
 
-    for parallelism in (3, 3, 5):  # two batches each, started again in between
+    for parallelism in (3, 3, 5):  # two batches each, with a restart in between
         run(parallelism)
     assert sorted(row.id for row in seen) == job.ids_fed
     assert all(row.subtask == row.formula for row in seen)
@@ -55,15 +54,15 @@ def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list
     assert (stored.key, stored.key_hash) == (tuple(key), "spark-murmur3-42")
 
 
-def test_a_key_is_no_regular_expression_in_any_session(spark: SparkSession, job: Job) -> None:
+def test_key_is_not_a_regular_expression_in_any_session(spark: SparkSession, job: Job) -> None:
     name = "spark.sql.parser.quotedRegexColumnNames"
     with session_with(spark, {name: "true"}):
         seen: list[Row] = []
         operator = job.operator(
-            TellsOfItself(),
+            SubtaskReporter(),
             key="a|id",
             sink=lambda rows, _batch_id: seen.extend(rows.collect()),
-            schema="id long, `a|id` string" + TellsOfItself.added,
+            schema="id long, `a|id` string" + SubtaskReporter.added,
         )
         job.feed(files=1, rows=20)
         one_key = F.lit("one").alias("a|id")
@@ -73,7 +72,7 @@ def test_a_key_is_no_regular_expression_in_any_session(spark: SparkSession, job:
 
 
 @pytest.mark.exhaustive
-def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
+def test_raw_keyed_state_follows_its_keys(job: Job) -> None:
     seen: dict[str, tuple[int, int]] = {}
 
     def sink(rows: DataFrame, _batch_id: int) -> None:
@@ -82,13 +81,13 @@ def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
         seen.update({row.name: (row["count"], row.subtask) for row in collected})
         assert len(seen) == len(collected)
 
-    def counts(parallelism: int) -> Callable[[DataFrame, int], None]:
+    def count_names(parallelism: int) -> Callable[[DataFrame, int], None]:
         operator = job.operator(
-            CountsByKey(),
+            RawKeyedCounts(),
             key="name",
             parallelism=parallelism,
             sink=sink,
-            schema=CountsByKey.schema,
+            schema=RawKeyedCounts.schema,
         )
         named = "concat('name ', id % 9) as name", "pmod(hash(name), 128) as key_group"
 
@@ -100,7 +99,7 @@ def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
     used: list[set[int]] = []
     for parallelism in (2, 4, 1, 3):
         job.feed(files=1, rows=45)
-        job.run(counts(parallelism))
+        job.run(count_names(parallelism))
         used.append({subtask for _, subtask in seen.values()})
     assert seen.keys() == {f"name {i}" for i in range(9)}
     assert {count for count, _ in seen.values()} == {4 * 45 // 9}
@@ -108,28 +107,19 @@ def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
     assert len(used[1]) > 1
 
 
-def refused(job: Job, operator: StatefulOperator, words: str) -> None:
-    """The job fails so before it was claimed, and leaves no checkpoint."""
-    before = job.completed(), sorted(job.job_directory.glob("_epoch/*"))
-    with pytest.raises(StreamingQueryException, match=words):
-        job.run(operator)
-    assert (job.completed(), sorted(job.job_directory.glob("_epoch/*"))) == before
-
-
 @pytest.mark.exhaustive
-def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -> None:
+def test_rows_routed_by_another_key_are_refused(job: Job) -> None:
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7), key="id"))
     job.feed(files=1, rows=20)
-    refused(
-        job, job.operator(Groups(7), key="name"), r"partitions rows by name .* partitioned by id "
-    )
+    other = job.operator(Groups(7), key="name")
+    job.check_refused(other, r"partitions rows by name .* partitioned by id ")
     job.run(job.operator(Groups(7), key="id"))
-    assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
+    job.check_every_row_is_there_once()
 
 
 @pytest.mark.exhaustive
-def test_a_key_of_another_type_would_come_to_others_than_its_state_and_is_refused(job: Job) -> None:
+def test_key_of_another_type_is_refused(job: Job) -> None:
     def run(kind: str) -> None:
         def rows(batch: DataFrame) -> DataFrame:
             return batch.withColumn("k", F.col("id").cast(kind))
@@ -143,19 +133,20 @@ def test_a_key_of_another_type_would_come_to_others_than_its_state_and_is_refuse
     with pytest.raises(StreamingQueryException, match="now of type int, and was bigint"):
         run("int")
     run("bigint")
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
 @pytest.mark.exhaustive
-def test_raw_partitions_of_an_operator_with_keys_are_not_spread_evenly(job: Job) -> None:
-    options = {"schema": AllKinds.schema, "key": "id"}
+def test_rescaling_of_raw_operator_state_by_key_is_refused(job: Job) -> None:
+    options = {"schema": AllOperatorStates.schema, "key": "id"}
     job.feed(files=1, rows=20)
-    job.run(job.operator(AllKinds(), **options))
+    job.run(job.operator(AllOperatorStates(), **options))
     job.feed(files=1, rows=20)
-    refused(job, job.operator(AllKinds(), **options, parallelism=3), "raw operator state")
+    other = job.operator(AllOperatorStates(), **options, parallelism=3)
+    job.check_refused(other, "raw operator state")
 
 
-NO_KEYS = {
+BAD_KEYS = {
     "missing": r"lack columns \['missing'\] of its key; they have",
     "map": r"column 'map' of the key of operator 'map' has type map<bigint,string>",
     "nested": r"column 'nested' .* has type struct<",
@@ -165,9 +156,9 @@ NO_KEYS = {
 }
 
 
-def test_columns_that_can_be_no_key_are_refused_by_name(job: Job) -> None:
+def test_unusable_key_columns_are_refused_by_name(job: Job) -> None:
     job.feed(files=1, rows=5)
-    operators = {column: job.part(Groups(1), column, key=["k", column]) for column in NO_KEYS}
+    operators = {column: job.part(Groups(1), column, key=["k", column]) for column in BAD_KEYS}
     columns = (
         "id as k",
         "map(id, name) as map",
@@ -178,11 +169,11 @@ def test_columns_that_can_be_no_key_are_refused_by_name(job: Job) -> None:
 
     def process(batch: DataFrame, _batch_id: int) -> None:
         rows = batch.selectExpr(*columns)
-        for column, words in NO_KEYS.items():
+        for column, words in BAD_KEYS.items():
             with pytest.raises(InvalidRequestError, match=words):
                 operators[column].apply(rows)
         raise OSError("as planned")
 
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(stateful_query(process, *operators.values()))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []

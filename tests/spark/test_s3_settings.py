@@ -119,10 +119,7 @@ def test_without_a_bucket_there_is_nothing_to_reach(directory: str) -> None:
     ],
 )
 def test_a_wrong_setting_is_refused_even_where_nothing_is_in_s3(key: str, value: str) -> None:
-    given = {
-        "spark.holdfast.checkpoint.dir": "file:///x",
-        f"spark.holdfast.s3.{key}": value,
-    }
+    given = {"spark.holdfast.checkpoint.dir": "file:///x", f"spark.holdfast.s3.{key}": value}
     with pytest.raises(InvalidRequestError, match=rf"spark\.holdfast\.s3\.{key}"):
         Settings.parse(given)
 

@@ -1,4 +1,4 @@
-"""Savepoints of stopped queries, without Spark: crashes at every step, damage, what is refused."""
+"""Savepoints of stopped queries, without Spark: crashes at every step, damage, refusals."""
 
 import dataclasses
 from typing import cast
@@ -8,18 +8,19 @@ import pytest
 from jobs.savepoint_crashes import (
     can_be_started,
     check_restores,
-    check_roll_backs,
+    check_rollbacks,
     check_savepoints,
     latest_state,
     without_notes,
 )
-from jobs.stopped import (
+from jobs.stopped_query import (
     QUERY,
     add_batches,
     all_files,
     put,
     remove,
-    state_of,
+    replace,
+    states_after,
     text_of,
     write_query,
 )
@@ -32,9 +33,8 @@ from holdfast.errors import (
     InvalidRequestError,
     StorageUnavailableError,
 )
-from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint
+from holdfast.locations import latest_checkpoint, load_checkpoint
 from holdfast.locations.adapters import FileStateHandle, file_system_for
-from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark.checkpoint_location import APPLICATION_FILE
 from holdfast.spark.savepoints.copier import Base
@@ -46,14 +46,14 @@ from holdfast.testing import Faults, ManualClock
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
 STRIDE = 17
-"""Not every step here; integration_tests has them all."""
+"""Not every step; integration_tests run them all."""
 
 
-def test_a_savepoint_holds_what_is_needed_and_no_more(stopped: str, directory: str) -> None:
-    put(f"{stopped}/state/0/0/2.snapshot", "whole")
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+def test_savepoint_has_only_needed_files(stopped_query: str, directory: str) -> None:
+    put(f"{stopped_query}/state/0/0/2.snapshot", "whole")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=f"{directory}/other")
-    original, fork = all_files(stopped), all_files(restored.checkpoint_location)
+    original, fork = all_files(stopped_query), all_files(restored.checkpoint_location)
     assert set(original) - set(fork) == {
         "commits/0",
         "commits/1",
@@ -67,38 +67,34 @@ def test_a_savepoint_holds_what_is_needed_and_no_more(stopped: str, directory: s
     assert msgspec.json.decode(fork["metadata"])["id"] == restored.query_id != QUERY
 
 
-def test_the_state_of_operators_becomes_a_checkpoint_of_the_new_query(
-    stopped: str, directory: str
-) -> None:
+def test_restore_writes_a_checkpoint_of_the_new_query(savepoint: str, directory: str) -> None:
     other = f"{directory}/other"
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
-    restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=other)
-    access = FileSystemCheckpointStorage(other).create_checkpoint_storage(restored.query_id)
-    last = load_latest_checkpoint(access)
+    restored = restore_savepoint(savepoint, f"{directory}/fork", checkpoint_dir=other)
+    last = latest_checkpoint(other, restored.query_id)
     assert last is not None
     progress = progress_of(last.metadata)
     assert (last.checkpoint_id, progress.batch_id, restored.batch_id) == (4, 3, 3)
     assert (last.metadata.job_id, progress.query_id) == (restored.query_id, restored.query_id)
     assert progress.checkpoint_location == restored.checkpoint_location
     assert restored.settings["spark.holdfast.checkpoint.dir"] == other
-    file_system_for(directory).delete_tree(pointer)
-    assert latest_state(other, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
+    file_system_for(directory).delete_tree(savepoint)
+    assert latest_state(other, restored.query_id) == states_after(3)
 
 
 class Running:
-    """A query that runs, and never gets to note that its batch is done."""
+    """A running query that never commits its batch."""
 
     isActive = True  # noqa: N815  # as Spark calls it
     runId = "run"  # noqa: N815
 
 
-def test_a_running_query_is_waited_for_by_the_clock_that_is_given(
-    stopped: str, directory: str
+def test_savepoint_of_a_running_query_waits_for_its_batch(
+    stopped_query: str, directory: str
 ) -> None:
-    remove(f"{stopped}/commits/3")
+    remove(f"{stopped_query}/commits/3")
     clock = ManualClock()
     address = QueryAddress(
-        query=stopped, checkpoint_dir=None, job_id=None, operators=True, configuration=None
+        query=stopped_query, checkpoint_dir=None, job_id=None, operators=True, configuration=None
     )
     running = dataclasses.replace(
         address.stored_query(), streaming_query=cast("StreamingQuery", Running())
@@ -110,19 +106,21 @@ def test_a_running_query_is_waited_for_by_the_clock_that_is_given(
     assert savepoint.duration_ms == pytest.approx(30_000)
 
 
-def test_a_failed_savepoint_leaves_nothing(stopped: str, directory: str, faults: Faults) -> None:
+def test_failed_savepoint_leaves_no_files(
+    stopped_query: str, directory: str, faults: Faults
+) -> None:
     faults.calls.clear()
     faults.before("commit", StorageUnavailableError("as planned"), 3)
     with pytest.raises(StorageUnavailableError, match="as planned"):
-        take_savepoint(stopped, f"{faults.directory}/savepoints")
+        take_savepoint(stopped_query, f"{faults.directory}/savepoints")
     assert all_files(f"{faults.directory}/savepoints") == {}
 
 
-def test_what_an_earlier_savepoint_has_is_not_copied_again(stopped: str, directory: str) -> None:
+def test_files_of_the_base_are_not_copied_again(stopped_query: str, directory: str) -> None:
     savepoints = f"{directory}/savepoints"
-    base = take_savepoint(stopped, savepoints)
-    add_batches(stopped, [4])
-    pointer = take_savepoint(stopped, savepoints, base=base, operators=False)
+    base = take_savepoint(stopped_query, savepoints)
+    add_batches(stopped_query, [4])
+    pointer = take_savepoint(stopped_query, savepoints, base=base, operators=False)
     files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
     referred = {
         file.path
@@ -130,7 +128,7 @@ def test_what_an_earlier_savepoint_has_is_not_copied_again(stopped: str, directo
         if isinstance(file.handle, FileStateHandle) and file.handle.uri.startswith(base)
     }
     assert referred == {f"state/0/{p}/{version}.delta" for p in range(2) for version in range(1, 5)}
-    # Both are moved together.
+    # Both savepoints are moved together.
     moved = f"{directory}/moved"
     for path, text in all_files(savepoints).items():
         put(f"{moved}/{path}", text)
@@ -141,13 +139,13 @@ def test_what_an_earlier_savepoint_has_is_not_copied_again(stopped: str, directo
     assert len(deltas) == 10
 
 
-def test_savepoints_that_share_files_of_operators_are_moved_together(
-    stopped: str, directory: str
+def test_savepoints_with_shared_operator_files_move_together(
+    stopped_query: str, directory: str
 ) -> None:
     savepoints = f"{directory}/savepoints"
-    base = take_savepoint(stopped, savepoints)
+    base = take_savepoint(stopped_query, savepoints)
     pointer = take_savepoint(
-        stopped, savepoints, base=take_savepoint(stopped, savepoints, base=base)
+        stopped_query, savepoints, base=take_savepoint(stopped_query, savepoints, base=base)
     )
     assert all_files(pointer).keys() == {"_metadata"}
     name = pointer.rpartition("/")[2]
@@ -158,25 +156,24 @@ def test_savepoints_that_share_files_of_operators_are_moved_together(
     restored = restore_savepoint(
         f"{directory}/moved/{name}", f"{directory}/fork", checkpoint_dir=f"{directory}/other"
     )
-    state = latest_state(f"{directory}/other", restored.query_id)
-    assert state == [state_of(0, 3), state_of(1, 3)]
+    assert latest_state(f"{directory}/other", restored.query_id) == states_after(3)
 
 
-def test_a_base_of_another_query_is_refused(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
-    restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=f"{directory}/other")
+def test_base_of_another_query_is_refused(savepoint: str, directory: str) -> None:
+    restored = restore_savepoint(
+        savepoint, f"{directory}/fork", checkpoint_dir=f"{directory}/other"
+    )
     with pytest.raises(InvalidRequestError, match="another query"):
-        take_savepoint(restored.checkpoint_location, f"{directory}/savepoints", base=pointer)
+        take_savepoint(restored.checkpoint_location, f"{directory}/savepoints", base=savepoint)
 
 
-def test_state_that_spark_cannot_spread_is_refused_before_anything_is_written(
-    stopped: str, directory: str
+def test_state_unsupported_by_repartitioning_is_refused_early(
+    savepoint: str, directory: str
 ) -> None:
-    with_operators = take_savepoint(stopped, f"{directory}/savepoints")
     write_query(f"{directory}/plain", batches=2)
     without = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
     for pointer, reason in (
-        (with_operators, "operators"),
+        (savepoint, "operators"),
         (without, "only repartition state in RocksDB"),
     ):
         with pytest.raises(InvalidRequestError, match=reason):
@@ -189,128 +186,122 @@ def test_state_that_spark_cannot_spread_is_refused_before_anything_is_written(
     assert all_files(f"{directory}/fork") == {}
 
 
-def test_a_directory_that_is_no_checkpoint_location_is_refused(
-    stopped: str, directory: str
-) -> None:
-    file_system_for(stopped).delete([f"{stopped}/metadata"])
+def test_directory_without_a_query_is_refused(stopped_query: str, directory: str) -> None:
+    remove(f"{stopped_query}/metadata")
     with pytest.raises(InvalidRequestError, match="no query has its checkpointLocation here"):
-        take_savepoint(stopped, f"{directory}/savepoints")
+        take_savepoint(stopped_query, f"{directory}/savepoints")
 
 
-def test_a_damaged_file_of_a_savepoint_is_found(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
-    files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
+def test_damaged_savepoint_file_is_refused(savepoint: str, directory: str) -> None:
+    files = spark_files_of(load_checkpoint(resolve_pointer(savepoint)).metadata, savepoint).files
     (victim,) = (file.handle for file in files if file.path == "state/0/1/3.delta")
     assert isinstance(victim, FileStateHandle)
-    text = text_of(victim.uri)
-    file_system_for(victim.uri).delete([victim.uri])
-    put(victim.uri, "X" + text[1:])
+    replace(victim.uri, "X" + text_of(victim.uri)[1:])
     fork = f"{directory}/fork"
     with pytest.raises(CheckpointCorruptedError, match="checksum"):
-        restore_savepoint(pointer, fork, checkpoint_dir=f"{directory}/other")
+        restore_savepoint(savepoint, fork, checkpoint_dir=f"{directory}/other")
     assert not can_be_started(fork)
 
 
-def test_nothing_is_restored_over_what_is_there(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
-    before = all_files(stopped)
+def test_restore_over_existing_files_is_refused(
+    savepoint: str, stopped_query: str, directory: str
+) -> None:
+    before = all_files(stopped_query)
     with pytest.raises(InvalidRequestError, match="something is there already"):
-        restore_savepoint(pointer, stopped, checkpoint_dir=f"{directory}/other")
+        restore_savepoint(savepoint, stopped_query, checkpoint_dir=f"{directory}/other")
     with pytest.raises(InvalidRequestError, match="has checkpoints already"):
         restore_savepoint(
-            pointer,
+            savepoint,
             f"{directory}/fork",
             checkpoint_dir=f"{directory}/checkpoints",
             keep_query_id=True,
         )
-    assert all_files(stopped) == before
+    assert all_files(stopped_query) == before
     assert all_files(f"{directory}/fork") == {}
 
 
-def test_operators_need_a_directory_for_their_checkpoints(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+def test_operators_need_a_checkpoint_directory(savepoint: str, directory: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"checkpoint\.dir"):
-        restore_savepoint(pointer, f"{directory}/fork")
+        restore_savepoint(savepoint, f"{directory}/fork")
     assert all_files(f"{directory}/fork") == {}
 
 
-def test_a_checkpoint_is_no_savepoint_and_the_other_way_round(stopped: str, directory: str) -> None:
+def test_checkpoints_and_savepoints_are_not_mixed_up(
+    savepoint: str, stopped_query: str, directory: str
+) -> None:
     checkpoint = f"{directory}/checkpoints/{QUERY}/chk-4"
     with pytest.raises(InvalidRequestError, match="not a savepoint"):
         restore_savepoint(checkpoint, f"{directory}/fork")
-    savepoint = take_savepoint(stopped, f"{directory}/savepoints")
     with pytest.raises(InvalidRequestError, match="restore_savepoint"):
-        roll_back(stopped, checkpoint=savepoint)
-    assert roll_back(stopped, checkpoint=f"{directory}/checkpoints/{QUERY}/chk-3") == 2
+        roll_back(stopped_query, checkpoint=savepoint)
+    assert roll_back(stopped_query, checkpoint=f"{directory}/checkpoints/{QUERY}/chk-3") == 2
 
 
 @pytest.mark.parametrize(
     "missing", ["state/0/1/2.delta", "offsets/0", "commits/0", "sources/0/1", "sources/0/0"]
 )
-def test_a_query_is_not_rolled_back_to_where_something_is_missing(
-    stopped: str, missing: str
+def test_rollback_to_a_batch_with_missing_files_is_refused(
+    stopped_query: str, missing: str
 ) -> None:
-    file_system_for(stopped).delete([f"{stopped}/{missing}"])
-    before = all_files(stopped)
+    remove(f"{stopped_query}/{missing}")
+    before = all_files(stopped_query)
     with pytest.raises(CheckpointNotFoundError):
-        roll_back(stopped, checkpoint=2)
-    assert all_files(stopped) == before
+        roll_back(stopped_query, checkpoint=2)
+    assert all_files(stopped_query) == before
 
 
-def test_a_source_log_that_was_compacted_beyond_the_batch_is_named(stopped: str) -> None:
+def test_source_log_compacted_after_the_batch_is_named(stopped_query: str) -> None:
     for entry in range(4):
-        file_system_for(stopped).delete([f"{stopped}/sources/0/{entry}"])
-    put(f"{stopped}/sources/0/3.compact", "v1")
+        remove(f"{stopped_query}/sources/0/{entry}")
+    put(f"{stopped_query}/sources/0/3.compact", "v1")
     with pytest.raises(CheckpointNotFoundError, match=r"sources/0/3\.compact"):
-        roll_back(stopped, checkpoint=2)
-    assert roll_back(stopped, checkpoint=4) == 3
+        roll_back(stopped_query, checkpoint=2)
+    assert roll_back(stopped_query, checkpoint=4) == 3
 
 
-def test_a_query_with_operators_is_rolled_back_by_its_checkpoints(stopped: str) -> None:
+def test_rollback_of_operators_needs_one_of_their_checkpoints(stopped_query: str) -> None:
     with pytest.raises(InvalidRequestError, match="one of its checkpoints"):
-        roll_back(stopped, batch_id=1)
+        roll_back(stopped_query, batch_id=1)
     with pytest.raises(InvalidRequestError, match="and not both"):
-        roll_back(stopped)
+        roll_back(stopped_query)
     with pytest.raises(CheckpointNotFoundError, match="there are: 1, 2, 3, 4"):
-        roll_back(stopped, checkpoint=9)
+        roll_back(stopped_query, checkpoint=9)
 
 
-def test_files_that_are_gone_time_after_time_are_an_error_with_a_way_out(
-    stopped: str, directory: str
+def test_repeatedly_missing_files_are_an_error_with_a_hint(
+    stopped_query: str, directory: str
 ) -> None:
-    file_system_for(stopped).delete([f"{stopped}/state/0/0/3.delta"])
+    remove(f"{stopped_query}/state/0/0/3.delta")
     with pytest.raises(CheckpointNotFoundError, match="num-retained"):
-        take_savepoint(stopped, f"{directory}/savepoints")
+        take_savepoint(stopped_query, f"{directory}/savepoints")
     assert all_files(f"{directory}/savepoints") == {}
 
 
-def test_a_source_with_files_of_its_own_is_refused_by_name(stopped: str, directory: str) -> None:
-    put(f"{stopped}/sources/0/rocksdb/000001.sst", "x")
+def test_source_with_unknown_files_is_refused(stopped_query: str, directory: str) -> None:
+    put(f"{stopped_query}/sources/0/rocksdb/000001.sst", "x")
     with pytest.raises(InvalidRequestError, match=r"sources/0/rocksdb/000001\.sst"):
-        take_savepoint(stopped, f"{directory}/savepoints")
+        take_savepoint(stopped_query, f"{directory}/savepoints")
 
 
-def test_input_that_has_moved_is_found_in_its_new_place(directory: str) -> None:
+def test_moved_input_gets_its_new_path(directory: str) -> None:
     location = f"{directory}/original"
     write_query(location, batches=2, source="file:///old%20place/in")
     pointer = take_savepoint(location, f"{directory}/savepoints")
     restored = restore_savepoint(
-        pointer,
-        f"{directory}/fork",
-        paths={"file:///old place": "s3a://bucket/new 50% ü"},
+        pointer, f"{directory}/fork", paths={"file:///old place": "s3a://bucket/new 50% ü"}
     )
     entry = text_of(f"{restored.checkpoint_location}/sources/0/1").split("\n")[1]
     assert msgspec.json.decode(entry)["path"] == "s3a://bucket/new%2050%25%20ü/in/1"
 
 
-def test_a_savepoint_that_dies_is_none(faults: Faults) -> None:
+def test_dead_savepoint_is_not_a_savepoint(faults: Faults) -> None:
     check_savepoints(faults, stride=STRIDE)
 
 
-def test_a_restore_that_dies_is_never_startable_and_can_be_repeated(faults: Faults) -> None:
+def test_dead_restore_is_not_startable_and_can_be_repeated(faults: Faults) -> None:
     check_restores(faults, stride=STRIDE)
 
 
 @pytest.mark.exhaustive
-def test_a_roll_back_that_dies_is_never_startable_and_can_be_repeated(faults: Faults) -> None:
-    check_roll_backs(faults, stride=STRIDE)
+def test_dead_rollback_is_not_startable_and_can_be_repeated(faults: Faults) -> None:
+    check_rollbacks(faults, stride=STRIDE)

@@ -1,4 +1,4 @@
-"""What savepoints and roll backs refuse, name or get over, without Spark."""
+"""Refusals of savepoints and rollbacks, and damage that they name or survive, without Spark."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from unittest import mock
 import msgspec
 import pytest
 from contracts.errors import of_kind
-from jobs.stopped import (
+from jobs.stopped_query import (
     QUERY,
     UID,
     add_batches,
@@ -26,14 +26,9 @@ from jobs.stopped import (
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast import restore_savepoint, roll_back, take_savepoint
-from holdfast.errors import (
-    CheckpointCorruptedError,
-    CheckpointNotFoundError,
-    InvalidRequestError,
-)
-from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint, use_s3
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations import latest_checkpoint, load_checkpoint, use_s3
 from holdfast.locations.adapters import FileStateHandle, file_system_for
-from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.metadata import encode_metadata
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import sessions
@@ -53,16 +48,8 @@ from holdfast.spark_progress import SPARK_FILES, SparkFiles, spark_files_of
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
 
-@pytest.fixture
-def plain(directory: str) -> str:
-    """The same of a query without operators."""
-    location = f"{directory}/plain"
-    write_query(location, batches=4)
-    return location
-
-
 def files_of(pointer: str) -> SparkFiles:
-    """Spark's side of a savepoint."""
+    """Return the files of Spark in a savepoint."""
     return spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer)
 
 
@@ -83,31 +70,29 @@ def files_of(pointer: str) -> SparkFiles:
         "a/",
     ],
 )
-def test_savepoint_file_with_a_path_that_leads_elsewhere_is_damage(
-    stopped: str, directory: str, path: str
+def test_savepoint_file_with_a_path_outside_is_corruption(
+    savepoint: str, directory: str, path: str
 ) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
-    first, *others = files_of(pointer).files
-    change_spark_files(pointer, files=(msgspec.structs.replace(first, path=path), *others))
+    first, *others = files_of(savepoint).files
+    change_spark_files(savepoint, files=(msgspec.structs.replace(first, path=path), *others))
     with pytest.raises(CheckpointCorruptedError, match="not a path below a checkpointLocation"):
-        restore_savepoint(pointer, f"{directory}/fork")
+        restore_savepoint(savepoint, f"{directory}/fork")
     assert not all_files(f"{directory}/fork")
 
 
-def test_savepoint_file_whose_bytes_are_elsewhere_is_damage(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
-    first, *others = files_of(pointer).files
+def test_savepoint_file_stored_outside_is_corruption(savepoint: str, directory: str) -> None:
+    first, *others = files_of(savepoint).files
     for uri in (f"{directory}/secret", f"{directory}/x/../secret", "../secret"):
         stray = msgspec.structs.replace(first, handle=FileStateHandle(uri, 8))
-        change_spark_files(pointer, files=(stray, *others))
+        change_spark_files(savepoint, files=(stray, *others))
         with pytest.raises(
             CheckpointCorruptedError, match=r"outside of its directory|names a file"
         ):
-            restore_savepoint(pointer, f"{directory}/fork")
+            restore_savepoint(savepoint, f"{directory}/fork")
 
 
 def change_spark_files(pointer: str, **changes: Any) -> None:
-    """Replace Spark's side of a savepoint, as an attacker would who knows how checksums are made."""
+    """Replace the files of Spark in a savepoint, with valid checksums, as an attacker could."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     decoded = msgspec.msgpack.decode(metadata.coordinator_states[SPARK_FILES], type=SparkFiles)
     changed = msgspec.structs.replace(decoded, **changes)
@@ -118,130 +103,130 @@ def change_spark_files(pointer: str, **changes: Any) -> None:
     put(f"{pointer}/_metadata", content.decode(errors="surrogateescape"))
 
 
-# The state that executors still hold
+# State in the memory of executors
 
 
-def test_state_is_not_rolled_back_while_executors_could_store_more(
-    plain: str, monkeypatch: pytest.MonkeyPatch
+def test_rollback_while_the_application_lives_is_refused(
+    plain_query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "is_application_alive", lambda: True)
-    before = all_files(plain)
+    before = all_files(plain_query)
     with pytest.raises(InvalidRequestError, match="end the application"):
-        roll_back(plain, batch_id=1)
-    assert all_files(plain) == before
+        roll_back(plain_query, batch_id=1)
+    assert all_files(plain_query) == before
 
 
-def test_a_query_without_state_of_sparks_is_rolled_back_where_spark_lives(
-    stopped: str, monkeypatch: pytest.MonkeyPatch
+def test_query_without_spark_state_is_rolled_back_under_spark(
+    stopped_query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "is_application_alive", lambda: True)
-    file_system_for(stopped).delete_tree(f"{stopped}/state")
-    assert roll_back(stopped, checkpoint=2) == 1
+    file_system_for(stopped_query).delete_tree(f"{stopped_query}/state")
+    assert roll_back(stopped_query, checkpoint=2) == 1
 
 
-def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> None:
-    def goes_on(*arguments: Any) -> LoggedBatch:
+def test_rollback_deletes_batches_finished_before_its_claim(stopped_query: str) -> None:
+    def add_batch(*arguments: Any) -> LoggedBatch:
         batch = batch_at(*arguments)
-        add_batches(stopped, [4])
+        add_batches(stopped_query, [4])
         return batch
 
-    with mock.patch.object(rollback, "batch_at", goes_on):
-        roll_back(stopped, checkpoint=2)
-    left = all_files(stopped)
+    with mock.patch.object(rollback, "batch_at", add_batch):
+        roll_back(stopped_query, checkpoint=2)
+    left = all_files(stopped_query)
     assert {path for path in left if path.endswith(("/4", "/5.delta"))} == set()
 
 
-# Operators that a query has left behind
+# Operators that a query no longer has
 
 
-def test_operators_that_were_left_behind_are_no_old_savepoint(stopped: str, directory: str) -> None:
-    add_batches(stopped, [4, 5])
+def test_outdated_operators_are_refused(stopped_query: str, directory: str) -> None:
+    add_batches(stopped_query, [4, 5])
     with pytest.raises(InvalidRequestError, match=r"batch 5.*after batch 3.*operators=False"):
-        take_savepoint(stopped, f"{directory}/savepoints")
-    pointer = take_savepoint(stopped, f"{directory}/savepoints", operators=False)
+        take_savepoint(stopped_query, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped_query, f"{directory}/savepoints", operators=False)
     restored = restore_savepoint(pointer, f"{directory}/fork")
     assert (restored.batch_id, restored.job_id) == (5, None)
     with pytest.raises(InvalidRequestError, match="operators=False"):
-        roll_back(stopped, batch_id=4)
-    assert roll_back(stopped, batch_id=4, operators=False) == 4
+        roll_back(stopped_query, batch_id=4)
+    assert roll_back(stopped_query, batch_id=4, operators=False) == 4
 
 
-def test_a_job_that_is_named_has_to_have_checkpoints(stopped: str, directory: str) -> None:
+def test_named_job_needs_checkpoints(stopped_query: str, directory: str) -> None:
     with pytest.raises(CheckpointNotFoundError, match="no completed checkpoint in job other"):
-        take_savepoint(stopped, f"{directory}/savepoints", job_id="other")
-    remove(f"{stopped}/holdfast.json")
+        take_savepoint(stopped_query, f"{directory}/savepoints", job_id="other")
+    remove(f"{stopped_query}/holdfast.json")
     with pytest.raises(CheckpointNotFoundError, match="job other"):
         take_savepoint(
-            stopped,
+            stopped_query,
             f"{directory}/savepoints",
             checkpoint_dir=f"{directory}/checkpoints",
             job_id="other",
         )
     with pytest.raises(InvalidRequestError, match="don't go together"):
-        take_savepoint(stopped, f"{directory}/savepoints", job_id="other", operators=False)
+        take_savepoint(stopped_query, f"{directory}/savepoints", job_id="other", operators=False)
 
 
-def test_a_query_that_has_only_just_begun_with_its_operators_keeps_their_state(
-    stopped: str, directory: str
+def test_savepoint_has_operators_of_an_unfinished_first_batch(
+    stopped_query: str, directory: str
 ) -> None:
-    text = text_of(f"{stopped}/holdfast.json")
-    remove(f"{stopped}/holdfast.json")
+    text = text_of(f"{stopped_query}/holdfast.json")
+    remove(f"{stopped_query}/holdfast.json")
 
     def first_batch_ends(location: str) -> int | None:
-        if "holdfast.json" not in all_files(stopped):
-            put(f"{stopped}/holdfast.json", text)
+        if "holdfast.json" not in all_files(stopped_query):
+            put(f"{stopped_query}/holdfast.json", text)
         return newest_committed(location)
 
     with mock.patch.object(take, "newest_committed", first_batch_ends):
-        pointer = take_savepoint(stopped, f"{directory}/savepoints")
+        pointer = take_savepoint(stopped_query, f"{directory}/savepoints")
     assert load_checkpoint(resolve_pointer(pointer)).metadata.operators.keys() == {UID}
 
 
-# Files that are not known, and files that are gone
+# Unknown and missing files
 
 
 @pytest.mark.parametrize("path", ["_schemas/0", "state/0/0/v1.parquet", "state/0/odd/x"])
-def test_what_is_not_known_is_refused_by_name(plain: str, directory: str, path: str) -> None:
-    put(f"{plain}/{path}", "of something else")
-    put(f"{plain}/state_$folder$", "")
-    before = all_files(plain)
+def test_unknown_files_are_refused_by_name(plain_query: str, directory: str, path: str) -> None:
+    put(f"{plain_query}/{path}", "of something else")
+    put(f"{plain_query}/state_$folder$", "")
+    before = all_files(plain_query)
     with pytest.raises(InvalidRequestError, match=path):
-        take_savepoint(plain, f"{directory}/savepoints")
+        take_savepoint(plain_query, f"{directory}/savepoints")
     with pytest.raises(InvalidRequestError, match=path):
-        roll_back(plain, batch_id=1)
-    assert all_files(plain) == before
+        roll_back(plain_query, batch_id=1)
+    assert all_files(plain_query) == before
 
 
 @pytest.mark.parametrize(
-    ("removes", "names"),
+    ("is_removed", "names"),
     [
         (lambda path: path.startswith("state/0/1/") and path.endswith(".delta"), "partition 1"),
         (lambda path: path.startswith("state/0/0/"), "partition 0"),
         (lambda path: path.startswith("state/1/1/right"), "'right' of partition 1"),
     ],
 )
-def test_a_partition_whose_state_is_gone_is_missed(
-    plain: str, directory: str, removes: Callable[[str], bool], names: str
+def test_missing_state_of_a_partition_is_named(
+    plain_query: str, directory: str, is_removed: Callable[[str], bool], names: str
 ) -> None:
     for partition in range(2):
         for store in ("left", "right"):
-            put(f"{plain}/state/1/{partition}/{store}/4.snapshot", "whole")
-    take_savepoint(plain, f"{directory}/savepoints")
-    remove(*(f"{plain}/{path}" for path in all_files(plain) if removes(path)))
+            put(f"{plain_query}/state/1/{partition}/{store}/4.snapshot", "whole")
+    take_savepoint(plain_query, f"{directory}/savepoints")
+    remove(*(f"{plain_query}/{path}" for path in all_files(plain_query) if is_removed(path)))
     with pytest.raises(CheckpointNotFoundError, match=names):
-        take_savepoint(plain, f"{directory}/savepoints")
+        take_savepoint(plain_query, f"{directory}/savepoints")
 
 
-def test_a_total_without_a_key_is_in_one_partition(plain: str, directory: str) -> None:
-    put(f"{plain}/state/1/0/4.snapshot", "whole")
-    assert take_savepoint(plain, f"{directory}/savepoints")
+def test_state_in_one_partition_is_complete(plain_query: str, directory: str) -> None:
+    put(f"{plain_query}/state/1/0/4.snapshot", "whole")
+    assert take_savepoint(plain_query, f"{directory}/savepoints")
 
 
 # State of format 2, whose files have an id of the attempt that wrote them
 
 
 def _write_format_2(location: str, *, batches: int, purged: int) -> None:
-    """So many batches done, with changelogs; what the logs said of the first ones is purged."""
+    """Write a query with finished batches and changelogs; the logs of its first batches are purged."""
     put(f"{location}/metadata", json.dumps({"id": QUERY}))
     for batch in range(batches):
         for partition in range(2):
@@ -272,7 +257,7 @@ def _versions(pointer: str, partition: int) -> list[int]:
     return sorted({int(name.partition("_")[0]) for name in names if name[0].isdigit()})
 
 
-def test_a_snapshot_of_an_attempt_that_may_not_count_ends_no_chain(directory: str) -> None:
+def test_snapshot_of_an_unknown_attempt_does_not_end_a_chain(directory: str) -> None:
     location = f"{directory}/plain"
     _write_format_2(location, batches=6, purged=4)
     _snapshot(f"{location}/state/0/0/3", str(uuid.uuid4()))
@@ -282,7 +267,7 @@ def test_a_snapshot_of_an_attempt_that_may_not_count_ends_no_chain(directory: st
     assert _versions(pointer, 1) == [3, 4, 5, 6]
 
 
-def test_what_is_older_than_a_snapshot_that_counts_is_not_asked_for(directory: str) -> None:
+def test_files_before_a_committed_snapshot_are_not_needed(directory: str) -> None:
     location = f"{directory}/plain"
     _write_format_2(location, batches=6, purged=4)
     stray = f"{location}/state/0/0/3_{uuid.uuid4()}.changelog"
@@ -298,7 +283,7 @@ def test_what_is_older_than_a_snapshot_that_counts_is_not_asked_for(directory: s
 
 
 @pytest.mark.parametrize("gone", ["state/0/1/", "state/0/"])
-def test_state_that_the_commit_log_names_is_missed(directory: str, gone: str) -> None:
+def test_missing_state_in_the_commit_log_is_named(directory: str, gone: str) -> None:
     location = f"{directory}/plain"
     _write_format_2(location, batches=2, purged=0)
     remove(*(f"{location}/{path}" for path in all_files(location) if path.startswith(gone)))
@@ -309,12 +294,12 @@ def test_state_that_the_commit_log_names_is_missed(directory: str, gone: str) ->
 # Logs of sources
 
 
-def test_a_log_of_a_source_that_is_gone_is_missed(plain: str, directory: str) -> None:
-    file_system_for(plain).delete_tree(f"{plain}/sources")
+def test_missing_source_log_is_named(plain_query: str, directory: str) -> None:
+    file_system_for(plain_query).delete_tree(f"{plain_query}/sources")
     with pytest.raises(CheckpointNotFoundError, match="the log of source 0"):
-        take_savepoint(plain, f"{directory}/savepoints")
+        take_savepoint(plain_query, f"{directory}/savepoints")
     with pytest.raises(CheckpointNotFoundError, match="the log of source 0"):
-        roll_back(plain, batch_id=1)
+        roll_back(plain_query, batch_id=1)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +320,7 @@ def test_a_log_of_a_source_that_is_gone_is_missed(plain: str, directory: str) ->
         (["v2", "second:3", "first:1"], {"first": 2, "second": 4}),
     ],
 )
-def test_all_entries_of_logs_of_sources_are_copied(
+def test_all_entries_of_source_logs_are_copied(
     directory: str, log: list[str | int], logs: dict[str, int]
 ) -> None:
     location = f"{directory}/plain"
@@ -355,12 +340,12 @@ def test_all_entries_of_logs_of_sources_are_copied(
 
 
 def _line(offset: str | int) -> str:
-    """A line of the offset log, of a log of files given by its last entry."""
+    """Return a line of the offset log; an offset of a log of files is given by its last entry."""
     name, colon, last = str(offset).rpartition(":")
     return f'{name}{colon}{{"logOffset":{last}}}' if last.isdigit() else str(offset)
 
 
-def test_a_log_is_missed_also_behind_a_source_that_the_plan_has_twice(directory: str) -> None:
+def test_missing_log_after_a_repeated_source_is_named(directory: str) -> None:
     location = f"{directory}/plain"
     write_query(location, batches=2)
     lines = [_line(offset) for offset in (1, 1, 3)]
@@ -369,24 +354,24 @@ def test_a_log_is_missed_also_behind_a_source_that_the_plan_has_twice(directory:
         take_savepoint(location, f"{directory}/savepoints")
 
 
-def test_a_query_whose_restore_has_just_begun_again_is_told_so(plain: str, directory: str) -> None:
+def test_savepoint_during_a_restore_reports_it(plain_query: str, directory: str) -> None:
     def without_metadata(location: str) -> dict[str, int]:
         return {path: size for path, size in tree(location).items() if path != "metadata"}
 
     with mock.patch.object(take, "tree", without_metadata):
         with pytest.raises(CheckpointNotFoundError, match="restore or a rollback has just begun"):
-            take_savepoint(plain, f"{directory}/savepoints")
+            take_savepoint(plain_query, f"{directory}/savepoints")
     assert all_files(f"{directory}/savepoints") == {}
 
 
-def test_the_first_offsets_of_iceberg_are_copied(plain: str, directory: str) -> None:
-    put(f"{plain}/sources/1/offsets/0", '{"version":1}')
-    pointer = take_savepoint(plain, f"{directory}/savepoints")
+def test_first_offsets_of_iceberg_are_copied(plain_query: str, directory: str) -> None:
+    put(f"{plain_query}/sources/1/offsets/0", '{"version":1}')
+    pointer = take_savepoint(plain_query, f"{directory}/savepoints")
     assert "sources/1/offsets/0" in {file.path for file in files_of(pointer).files}
 
 
 @pytest.mark.parametrize("offset", ['{"app-logOffsets":{"0":12}}', '{"logOffset":{"0":1}}', "-"])
-def test_a_topic_is_not_taken_for_a_log_of_files(directory: str, offset: str) -> None:
+def test_topic_is_not_taken_for_a_log_of_files(directory: str, offset: str) -> None:
     location = f"{directory}/plain"
     write_query(location, batches=1)
     remove(f"{location}/sources/0/0")
@@ -394,7 +379,7 @@ def test_a_topic_is_not_taken_for_a_log_of_files(directory: str, offset: str) ->
     assert take_savepoint(location, f"{directory}/savepoints")
 
 
-def test_a_file_of_rocksdb_that_was_cut_is_found(directory: str) -> None:
+def test_truncated_rocksdb_file_is_refused(directory: str) -> None:
     location = f"{directory}/plain"
     write_query(location, batches=1)
     described = {"sstFiles": [{"dfsSstFileName": "1-x.sst", "sizeBytes": 1000}]}
@@ -410,27 +395,24 @@ def test_a_file_of_rocksdb_that_was_cut_is_found(directory: str) -> None:
         take_savepoint(location, f"{directory}/savepoints")
 
 
-# Damage that can be got over
+# Damage that does not prevent an action
 
 
-def test_a_damaged_checkpoint_can_be_rolled_back_past(stopped: str, directory: str) -> None:
+def test_rollback_past_damaged_checkpoints(stopped_query: str, directory: str) -> None:
     for damaged in (3, 4):
         uri = f"{directory}/checkpoints/{QUERY}/chk-{damaged}/_metadata"
         replace(uri, text_of(uri)[:50])
-    assert roll_back(stopped, checkpoint=2) == 1
-    access = FileSystemCheckpointStorage(f"{directory}/checkpoints").create_checkpoint_storage(
-        QUERY
-    )
-    last = load_latest_checkpoint(access)
+    assert roll_back(stopped_query, checkpoint=2) == 1
+    last = latest_checkpoint(f"{directory}/checkpoints", QUERY)
     assert last is not None
     assert last.checkpoint_id == 2
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_what_a_base_has_lost_is_copied_anew(plain: str, directory: str, cut: bool) -> None:  # noqa: FBT001  # a parameter of the test
+def test_lost_files_of_a_base_are_copied_again(plain_query: str, directory: str, cut: bool) -> None:  # noqa: FBT001  # a parameter of the test
     paths = ["state/0/_stateSchema/default/0_x", "state/0/1/3.delta"]
-    put(f"{plain}/{paths[0]}", "schema" * 1000)
-    base = take_savepoint(plain, f"{directory}/savepoints")
+    put(f"{plain_query}/{paths[0]}", "schema" * 1000)
+    base = take_savepoint(plain_query, f"{directory}/savepoints")
     for file in files_of(base).files:
         if file.path in paths:
             assert isinstance(file.handle, FileStateHandle)
@@ -438,72 +420,69 @@ def test_what_a_base_has_lost_is_copied_anew(plain: str, directory: str, cut: bo
             remove(file.handle.uri)
             if cut:
                 put(file.handle.uri, text[:-1])
-    pointer = take_savepoint(plain, f"{directory}/savepoints", base=base)
+    pointer = take_savepoint(plain_query, f"{directory}/savepoints", base=base)
     restored = restore_savepoint(pointer, f"{directory}/fork")
-    fork, original = all_files(restored.checkpoint_location), all_files(plain)
+    fork, original = all_files(restored.checkpoint_location), all_files(plain_query)
     assert all(fork[path] == original[path] for path in paths)
 
 
-def test_a_file_that_does_not_come_back_is_asked_for_twice(plain: str, directory: str) -> None:
-    remove(f"{plain}/state/0/0/3.delta")
+def test_missing_file_is_read_twice(plain_query: str, directory: str) -> None:
+    remove(f"{plain_query}/state/0/0/3.delta")
     with pytest.raises(CheckpointNotFoundError, match="after 2 attempts"):
-        take_savepoint(plain, f"{directory}/savepoints")
+        take_savepoint(plain_query, f"{directory}/savepoints")
 
 
-def test_lost_file_is_not_blamed_on_a_target_whose_name_begins_alike(
-    plain: str, directory: str
+def test_missing_file_is_not_blamed_on_a_target_with_a_common_prefix(
+    plain_query: str, directory: str
 ) -> None:
-    remove(f"{plain}/state/0/0/3.delta")
+    remove(f"{plain_query}/state/0/0/3.delta")
     with pytest.raises(CheckpointNotFoundError, match="after 2 attempts"):
-        take_savepoint(plain, f"{directory}/pla")  # the query is in directory/plain
+        take_savepoint(plain_query, f"{directory}/pla")  # the query is in directory/plain
 
 
-def test_a_query_without_a_batch_is_told_so(plain: str, directory: str) -> None:
-    remove(*(f"{plain}/commits/{batch}" for batch in range(4)))
+def test_savepoint_of_a_query_without_a_batch_is_refused(plain_query: str, directory: str) -> None:
+    remove(*(f"{plain_query}/commits/{batch}" for batch in range(4)))
     with pytest.raises(CheckpointNotFoundError, check=of_kind("not-begun")):
-        take_savepoint(plain, f"{directory}/savepoints")
+        take_savepoint(plain_query, f"{directory}/savepoints")
 
 
-# What was begun
+# Unfinished actions
 
 
-def test_a_note_that_was_left_behind_is_forgotten(
-    plain: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_note_is_forgotten(plain_query: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with mock.patch.object(Change, "forget", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
-            roll_back(plain, batch_id=1)
-    add_batches(plain, range(2, 8))
-    assert roll_back(plain, batch_id=6) == 6
-    assert not any("unfinished" in path for path in all_files(plain))
+            roll_back(plain_query, batch_id=1)
+    add_batches(plain_query, range(2, 8))
+    assert roll_back(plain_query, batch_id=6) == 6
+    assert not any("unfinished" in path for path in all_files(plain_query))
 
 
-def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory: str) -> None:
-    pointer = take_savepoint(plain, f"{directory}/savepoints")
+def test_restore_over_an_interrupted_rollback_is_refused(plain_query: str, directory: str) -> None:
+    pointer = take_savepoint(plain_query, f"{directory}/savepoints")
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
-            roll_back(plain, batch_id=2)
+            roll_back(plain_query, batch_id=2)
     with pytest.raises(InvalidRequestError, match="rollback was begun") as caught:
-        restore_savepoint(pointer, plain)
+        restore_savepoint(pointer, plain_query)
     assert "delete" not in str(caught.value)
-    assert roll_back(plain, batch_id=2) == 2
+    assert roll_back(plain_query, batch_id=2) == 2
 
 
-def test_a_restore_is_repeated_as_it_was_begun(stopped: str, directory: str) -> None:
-    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+def test_restore_is_repeated_only_with_its_arguments(savepoint: str, directory: str) -> None:
     first, second, fork = (f"{directory}/{name}" for name in ("first", "second", "fork"))
     with mock.patch.object(restoring, "write_spark_files", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
-            restore_savepoint(pointer, fork, checkpoint_dir=first, job_id="one")
+            restore_savepoint(savepoint, fork, checkpoint_dir=first, job_id="one")
     with pytest.raises(InvalidRequestError, match="job one in"):
-        restore_savepoint(pointer, fork, checkpoint_dir=second, job_id="two")
-    restored = restore_savepoint(pointer, fork, checkpoint_dir=first, job_id="one")
+        restore_savepoint(savepoint, fork, checkpoint_dir=second, job_id="two")
+    restored = restore_savepoint(savepoint, fork, checkpoint_dir=first, job_id="one")
     assert restored.settings["spark.holdfast.job.id"] == restored.job_id == "one"
     assert json.loads(text_of(f"{fork}/holdfast.json"))["checkpoint_dir"] == first
 
 
-def test_a_path_that_no_input_has_is_refused(plain: str, directory: str) -> None:
-    pointer = take_savepoint(plain, f"{directory}/savepoints")
+def test_path_without_input_is_refused(plain_query: str, directory: str) -> None:
+    pointer = take_savepoint(plain_query, f"{directory}/savepoints")
     fork = f"{directory}/fork"
     with pytest.raises(InvalidRequestError, match="file:///inn"):
         restore_savepoint(pointer, fork, paths={"file:///inn": "s3a://bucket/in"})
@@ -522,7 +501,7 @@ def test_a_path_that_no_input_has_is_refused(plain: str, directory: str) -> None
         ("file:///new", "s3a://old/spark", "file:///new"),
     ],
 )
-def test_paths_of_schemas_have_a_scheme_that_spark_has(location: str, old: str, new: str) -> None:
+def test_schema_paths_have_a_scheme_of_spark(location: str, old: str, new: str) -> None:
     def text(root: str) -> bytes:
         schemas = f'["{root}/state/0/_stateSchema/default/0_x"]'
         return f'v2\n{{"stateStoreInfo":[{{"stateSchemaFilePaths":{schemas}}}]}}'.encode()
@@ -535,17 +514,15 @@ def test_paths_of_schemas_have_a_scheme_that_spark_has(location: str, old: str, 
 # Settings
 
 
-def test_a_store_is_reached_as_it_was_said_where_no_setting_says_it(
-    plain: str, moto_bucket: S3Bucket
-) -> None:
+def test_registered_store_is_used_without_settings(plain_query: str, moto_bucket: S3Bucket) -> None:
     use_s3(settings_of(moto_bucket.server), moto_bucket.name)
     target = f"s3://{moto_bucket.name}/savepoints"
     for configuration in ({}, {"spark.holdfast.savepoint.dir": target}):
-        pointer = take_savepoint(plain, target, configuration=configuration)
+        pointer = take_savepoint(plain_query, target, configuration=configuration)
         assert files_of(pointer).files
 
 
-def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(
+def test_settings_of_an_unrelated_session_are_not_stored(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = f"{directory}/plain"
@@ -565,15 +542,13 @@ def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(
     }
 
 
-def test_a_key_that_is_no_setting_is_refused_also_where_no_operator_needs_it(
-    plain: str, directory: str
-) -> None:
+def test_unknown_setting_is_refused_without_operators(plain_query: str, directory: str) -> None:
     configuration = {"spark.holdfast.s3.endpont": "http://store:9000"}
-    pointer = take_savepoint(plain, f"{directory}/savepoints")
+    pointer = take_savepoint(plain_query, f"{directory}/savepoints")
     for action in (
-        partial(take_savepoint, plain, f"{directory}/refused"),
+        partial(take_savepoint, plain_query, f"{directory}/refused"),
         partial(restore_savepoint, pointer, f"{directory}/refused"),
-        partial(roll_back, plain, batch_id=1),
+        partial(roll_back, plain_query, batch_id=1),
     ):
         with pytest.raises(InvalidRequestError, match=r"did you mean 'spark\.holdfast\.s3\.endp"):
             action(configuration=configuration)

@@ -3,32 +3,41 @@
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from jobs.numbered import Numbered, numbered
-from jobs.sums import FORMATS, Sums, expected, feed, joined, roll_back_elsewhere
+from jobs.sums import (
+    FORMATS,
+    NumberedSums,
+    Sums,
+    expected_numbers,
+    expected_sums,
+    feed,
+    join_earlier,
+    roll_back_elsewhere,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast import restore_savepoint, roll_back, stop_with_savepoint, take_savepoint
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.savepoints import Copier, RestoredQuery
+from holdfast.spark.savepoints import Copier
 from holdfast.spark.savepoints.change_notes import Change
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kept", ["in files of HDFS", "in RocksDB"])
-def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
-    spark: SparkSession, tmp_path: Path, kept: str
+@pytest.mark.parametrize("state_format", ["in files of HDFS", "in RocksDB"])
+def test_fork_resumes_from_the_savepoint_and_can_be_rolled_back(
+    spark: SparkSession, tmp_path: Path, state_format: str
 ) -> None:
     source = tmp_path / "source"
     feed(source, range(2))
-    original = Sums(spark, source, f"file://{tmp_path}/original", FORMATS[kept])
+    original = Sums(spark, source, f"file://{tmp_path}/original", FORMATS[state_format])
     original.run()
     pointer = take_savepoint(original.checkpoint, f"file://{tmp_path}/savepoints")
-    # Neither the original nor the place of the savepoint is needed any more.
+    # Neither the original nor the first directory of the savepoint is needed.
     shutil.move(tmp_path / "savepoints", tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "original")
     moved = f"file://{tmp_path}/elsewhere/{pointer.rpartition('/')[2]}"
@@ -36,20 +45,18 @@ def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
     feed(source, range(2, 4))
     fork = Sums(spark, source, restored.checkpoint_location, restored.settings)
     fork.run()
-    assert fork.batches == expected(range(2, 4))
+    assert fork.batches == expected_sums(range(2, 4))
 
     with pytest.raises(InvalidRequestError, match="end the application"):
         roll_back(restored.checkpoint_location, batch_id=2)
     assert roll_back_elsewhere(spark, restored.checkpoint_location, batch_id=2) == 2
     fork.batches.clear()
     fork.run()
-    assert fork.batches == expected(range(3, 4))
+    assert fork.batches == expected_sums(range(3, 4))
 
 
 @pytest.mark.exhaustive
-def test_state_in_format_2_is_rolled_back_where_spark_lives(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_state_in_format_2_is_rolled_back_under_spark(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
     feed(source, range(4))
     directory = tmp_path / "50% of it"
@@ -58,11 +65,11 @@ def test_state_in_format_2_is_rolled_back_where_spark_lives(
     assert roll_back(query.checkpoint, batch_id=1) == 1
     query.batches.clear()
     query.run()
-    assert query.batches == expected(range(2, 4))
+    assert query.batches == expected_sums(range(2, 4))
 
 
 @pytest.mark.exhaustive
-def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
+def test_rollback_of_changelogs_deletes_later_snapshots(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -81,16 +88,16 @@ def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
     )
     query.batches.clear()
     query.run()
-    assert query.batches == expected(range(3, 7))
+    assert query.batches == expected_sums(range(3, 7))
 
 
 @pytest.mark.exhaustive
-def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
+def test_join_in_a_directory_with_odd_characters_is_forked(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source, directory = tmp_path / "the source", tmp_path / "100 % ü"
     feed(source, range(2))
-    original = Sums(spark, source, f"file://{directory}/original", {}, plan=joined)
+    original = Sums(spark, source, f"file://{directory}/original", {}, plan=join_earlier)
     original.run()
     pointer = take_savepoint(original.checkpoint, f"file://{directory}/savepoints")
     feed(source, range(2, 4))
@@ -102,18 +109,20 @@ def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
         f"file://{directory}/fork",
         paths={f"file://{source}": f"file://{directory}/moved source"},
     )
-    fork = Sums(spark, directory / "moved source", restored.checkpoint_location, {}, plan=joined)
+    fork = Sums(
+        spark, directory / "moved source", restored.checkpoint_location, {}, plan=join_earlier
+    )
     fork.run()
     assert fork.batches == original.batches
     assert len(fork.batches[3]) == 30
 
 
 @pytest.fixture
-def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, StreamingQuery]]:
-    """A query with both kinds of state that runs, two batches done."""
+def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[NumberedSums, StreamingQuery]]:
+    """Run a query with state of Spark and of an operator, and finish two batches."""
     feed(tmp_path / "source", range(2))
     settings = {"spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints"}
-    original = Numbered(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
+    original = NumberedSums(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
     query = original.start()
     query.processAllAvailable()
     yield original, query
@@ -121,36 +130,36 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, Str
 
 
 @pytest.mark.exhaustive
-def test_a_running_query_with_operators_is_forked_and_both_go_on(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+def test_fork_and_running_original_both_continue(
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     source = tmp_path / "source"
-    copies = Copier.copy_state
+    copy_state = Copier.copy_state
 
-    def runs_on_meanwhile(copier: Copier, metadata: object) -> object:
+    def run_and_copy(copier: Copier, metadata: object) -> object:
         # The query keeps a single checkpoint, which is superseded twice before it is copied.
         feed(source, range(2, 4))
         query.processAllAvailable()
-        return copies(copier, metadata)  # type: ignore[arg-type]
+        return copy_state(copier, metadata)  # type: ignore[arg-type]
 
-    with mock.patch.object(Copier, "copy_state", runs_on_meanwhile):
+    with mock.patch.object(Copier, "copy_state", run_and_copy):
         pointer = take_savepoint(query, f"file://{tmp_path}/savepoints")
     restored = restore_savepoint(
         pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"
     )
     assert restored.batch_id == 1
-    fork = Numbered(spark, source, restored.checkpoint_location, restored.settings)
+    fork = NumberedSums(spark, source, restored.checkpoint_location, restored.settings)
     fork.run()
-    assert fork.seen() == numbered(range(2, 4))
+    assert fork.totals_and_numbers() == expected_numbers(range(2, 4))
     feed(source, range(4, 5))
     query.processAllAvailable()
     assert query.isActive
-    assert original.seen() == numbered(range(5))
+    assert original.totals_and_numbers() == expected_numbers(range(5))
 
 
-def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+def test_query_stopped_with_a_savepoint_moves_with_its_id(
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     with pytest.raises(InvalidRequestError, match="no savepoint directory"):
@@ -166,21 +175,21 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
     )
     assert restored.query_id == query.id == restored.job_id
     settings = dict(restored.settings)
-    # Spark makes it itself, from 4.3 on.
+    # Spark 4.3 and later set it.
     assert settings.pop("spark.sql.streaming.stateStore.checkpointFormatVersion", "1") == "1"
     assert settings == {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/moved-checkpoints",
         "spark.holdfast.job.id": query.id,
     }
     feed(tmp_path / "source", range(2, 3))
-    moved = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
+    moved = NumberedSums(spark, original.source, restored.checkpoint_location, restored.settings)
     moved.run()
-    assert moved.seen() == numbered(range(2, 3))
+    assert moved.totals_and_numbers() == expected_numbers(range(2, 3))
 
 
 @pytest.mark.exhaustive
-def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+def test_query_with_operators_is_rolled_back_with_all_state(
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     with pytest.raises(InvalidRequestError, match="stop it first"):
@@ -192,13 +201,11 @@ def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
     assert roll_back_elsewhere(spark, original.checkpoint, checkpoint=3) == 2
     original.batches.clear()
     original.run()
-    assert original.seen() == numbered(range(3, 4))
+    assert original.totals_and_numbers() == expected_numbers(range(3, 4))
 
 
 @pytest.mark.exhaustive
-def test_spark_starts_no_query_where_a_restore_is_not_finished(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_refuses_to_start_an_unfinished_restore(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
     feed(source, range(1))
     original = Sums(spark, source, f"file://{tmp_path}/original", {})
@@ -206,9 +213,7 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     pointer = take_savepoint(original.checkpoint, f"file://{tmp_path}/savepoints")
     location = f"file://{tmp_path}/fork"
 
-    def restore() -> RestoredQuery:
-        return restore_savepoint(pointer, location)
-
+    restore = partial(restore_savepoint, pointer, location)
     with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore()
@@ -219,12 +224,12 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     assert json.loads((tmp_path / "fork" / "metadata").read_text())["id"] == restored.query_id
     feed(source, range(1, 2))
     fork.run()
-    assert fork.batches == expected(range(1, 2))
+    assert fork.batches == expected_sums(range(1, 2))
 
 
 @pytest.mark.exhaustive
-def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
-    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+def test_savepoint_between_both_commits_skips_the_repeated_batch(
+    spark: SparkSession, tmp_path: Path, running: tuple[NumberedSums, StreamingQuery]
 ) -> None:
     original, query = running
     query.stop()
@@ -235,13 +240,13 @@ def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
         pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"
     )
     feed(tmp_path / "source", range(2, 3))
-    fork = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
+    fork = NumberedSums(spark, original.source, restored.checkpoint_location, restored.settings)
     fork.run()
-    assert fork.seen() == numbered(range(2, 3))
+    assert fork.totals_and_numbers() == expected_numbers(range(2, 3))
 
 
 @pytest.mark.exhaustive
-def test_a_source_that_the_plan_has_twice_is_forked(spark: SparkSession, tmp_path: Path) -> None:
+def test_source_used_twice_is_forked(spark: SparkSession, tmp_path: Path) -> None:
     def rows_read(location: str) -> set[str]:
         twice, other = (
             spark.readStream.format("text")

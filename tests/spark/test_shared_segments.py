@@ -1,29 +1,28 @@
-"""Keyed state in shared segments through its whole life, with a driver but without Spark: bytes are invented."""
+"""Keyed state in shared segments of arbitrary bytes, with a driver but without Spark."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 from contracts.files import files_below
-from contracts.sweeps import clock
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs.coordinated import begun, coordinator, progress
+from jobs.coordinator import begin_checkpoint, coordinator, progress
 from jobs.segments import (
     UID,
     Backend,
     Change,
-    adds,
+    add_segment,
+    change_nothing,
     contents,
-    latest,
-    merges,
-    nothing,
-    reports,
+    latest_checkpoint,
+    merge_segments,
+    overwrite,
     run_batch,
+    run_subtasks,
     shared_files,
     shared_in,
 )
-from jobs.stopped import QUERY, put, write_query
+from jobs.stopped_query import QUERY, put, write_query
 from msgspec import structs
 
 from holdfast import restore_savepoint, take_savepoint
@@ -51,7 +50,7 @@ from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults
 
-__all__ = ["clock"]  # the store's, which tells files of one moment from those of the next
+pytestmark = pytest.mark.usefixtures("memory_clock")
 
 
 def state_of(checkpoint: CompletedCheckpoint) -> list[dict[str, bytes]]:
@@ -59,7 +58,11 @@ def state_of(checkpoint: CompletedCheckpoint) -> list[dict[str, bytes]]:
     return contents([operator.subtasks[index] for index in range(operator.parallelism)])
 
 
-def kept_by(driver: CheckpointCoordinator) -> list[CompletedCheckpoint]:
+def latest_state(driver: CheckpointCoordinator) -> list[dict[str, bytes]]:
+    return state_of(latest_checkpoint(driver))
+
+
+def retained_by(driver: CheckpointCoordinator) -> list[CompletedCheckpoint]:
     return load_checkpoints(driver.job.access)
 
 
@@ -67,52 +70,51 @@ def sweep_all(directory: str) -> set[str]:
     return {file.uri for file in sweep(directory, "job", grace_s=0).files}
 
 
-class TestAJobThatGoesOn:
-    def test_each_checkpoint_writes_what_is_new_and_refers_to_the_rest(
-        self, memory_directory: str
-    ) -> None:
+class TestRunningJob:
+    def test_checkpoint_writes_only_new_segments(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory, num_retained=3)
         seen: list[set[str]] = []
         for batch_id in range(3):
-            run_batch(driver, batch_id, adds(b"batch %d" % batch_id))
+            run_batch(driver, batch_id, add_segment(b"batch %d" % batch_id))
             seen.append(shared_files(memory_directory))
         assert [len(files) for files in seen] == [2, 4, 6]
         assert seen[0] < seen[1] < seen[2]
-        assert seen[2] == shared_in(latest(driver).metadata)
-        assert [sorted(segments.values()) for segments in state_of(latest(driver))] == [
+        assert seen[2] == shared_in(latest_checkpoint(driver).metadata)
+        assert [sorted(segments.values()) for segments in latest_state(driver)] == [
             [b"batch %d of %d" % (batch_id, subtask) for batch_id in range(3)] for subtask in (0, 1)
         ]
 
-    def test_small_segments_travel_in_the_metadata_and_go_on_with_it(
-        self, memory_directory: str
-    ) -> None:
+    def test_small_segments_are_stored_in_the_metadata(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory, inline_threshold=20 << 10)
-        run_batch(driver, 0, adds(b"small"))
-        run_batch(driver, 1, adds(bytes(30 << 10)))
-        run_batch(driver, 2, nothing)
-        subtask = latest(driver).metadata.operators[UID].subtasks[0]
+        run_batch(driver, 0, add_segment(b"small"))
+        run_batch(driver, 1, add_segment(bytes(30 << 10)))
+        run_batch(driver, 2, change_nothing)
+        subtask = latest_checkpoint(driver).metadata.operators[UID].subtasks[0]
         inline = [
             isinstance(stream, ByteStreamStateHandle)
             for stream in subtask.shared_streams().values()
         ]
         assert sorted(inline) == [False, True]
         assert len(shared_files(memory_directory)) == 2
-        assert state_of(latest(coordinated_again(memory_directory)))[0] == contents([subtask])[0]
+        again = coordinator(memory_directory)
+        begin_checkpoint(again, retained_by(again)[-1].checkpoint_id)
+        assert latest_state(again)[0] == contents([subtask])[0]
 
-    def test_a_checkpoint_that_changes_nothing_writes_no_segment(
-        self, memory_directory: str
-    ) -> None:
+    def test_unchanged_state_writes_no_segment(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         before = shared_files(memory_directory)
-        run_batch(driver, 1, nothing)
-        assert shared_files(memory_directory) == before == shared_in(latest(driver).metadata)
+        run_batch(driver, 1, change_nothing)
+        files = shared_in(latest_checkpoint(driver).metadata)
+        assert shared_files(memory_directory) == before == files
 
     @given(
         num_retained=st.integers(1, 3),
-        changes=st.lists(st.sampled_from([adds(), merges, nothing]), max_size=6),
+        changes=st.lists(
+            st.sampled_from([add_segment(), merge_segments, change_nothing]), max_size=6
+        ),
     )
-    def test_a_file_goes_exactly_when_no_retained_checkpoint_refers_to_it(
+    def test_unreferenced_files_are_deleted(
         self, memory_directory: str, num_retained: int, changes: list[Change]
     ) -> None:
         file_system_for(memory_directory).delete_tree(f"{memory_directory}/job")
@@ -120,150 +122,135 @@ class TestAJobThatGoesOn:
         for batch_id, change in enumerate(changes):
             run_batch(driver, batch_id, change)
             CLEANER.wait()
-            retained = kept_by(driver)
+            retained = retained_by(driver)
             assert len(retained) == min(batch_id + 1, num_retained)
             assert shared_files(memory_directory) == shared_in(
                 *(checkpoint.metadata for checkpoint in retained)
             )
 
-    def test_a_new_driver_deletes_what_the_old_one_would_have(self, memory_directory: str) -> None:
-        run_batch(coordinator(memory_directory, num_retained=1), 0, adds())
-        run_batch(coordinator(memory_directory, num_retained=1), 1, merges)
+    def test_new_driver_deletes_files_of_the_old_one(self, memory_directory: str) -> None:
+        run_batch(coordinator(memory_directory, num_retained=1), 0, add_segment())
+        run_batch(coordinator(memory_directory, num_retained=1), 1, merge_segments)
         CLEANER.wait()
-        (retained,) = kept_by(coordinator(memory_directory))
+        (retained,) = retained_by(coordinator(memory_directory))
         assert shared_files(memory_directory) == shared_in(retained.metadata)
 
 
-def coordinated_again(directory: str) -> CheckpointCoordinator:
-    """A new driver of the job, which goes on from its last checkpoint."""
-    driver = coordinator(directory)
-    last = load_checkpoints(driver.job.access)[-1]
-    begun(driver, last.checkpoint_id)
-    return driver
-
-
-class TestACheckpointThatIsGivenUp:
-    def test_it_takes_its_own_files_with_it_and_no_others(self, memory_directory: str) -> None:
+class TestAbortedCheckpoint:
+    def test_abort_deletes_only_its_own_files(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
-        before, last = files_below(memory_directory), state_of(latest(driver))
-        pending = begun(driver, 1)
-        reports(pending, adds(b"lost"))
+        run_batch(driver, 0, add_segment())
+        before, last = files_below(memory_directory), latest_state(driver)
+        pending = begin_checkpoint(driver, 1)
+        run_subtasks(pending, add_segment(b"lost"))
         assert driver.abort(pending)
         assert files_below(memory_directory) == before
-        run_batch(driver, 1, adds(b"new"))
-        for index, segments in enumerate(state_of(latest(driver))):
+        run_batch(driver, 1, add_segment(b"new"))
+        for index, segments in enumerate(latest_state(driver)):
             assert segments.items() > last[index].items()
             assert b"new of %d" % index in segments.values()
 
     @pytest.mark.parametrize("subtasks", [(0,), (0, 0, 1)])
-    def test_so_does_one_that_is_declined(
+    def test_decline_deletes_only_its_own_files(
         self, memory_directory: str, subtasks: tuple[int, ...]
     ) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         before = files_below(memory_directory)
-        pending = begun(driver, 1)
-        acknowledgements = reports(pending, merges, subtasks=subtasks)
+        pending = begin_checkpoint(driver, 1)
+        acknowledgements = run_subtasks(pending, merge_segments, subtasks=subtasks)
         with pytest.raises(CheckpointDeclinedError):
             driver.complete(pending, acknowledgements, progress(1))
         driver.abort(pending)
         assert files_below(memory_directory) == before
-        run_batch(driver, 1, merges)
+        run_batch(driver, 1, merge_segments)
 
-    def test_a_segment_that_was_written_for_it_is_written_again(
-        self, memory_directory: str
-    ) -> None:
-        """The name is the same, and the file is another."""
+    def test_lost_segment_is_written_again(self, memory_directory: str) -> None:
+        """The new file has the same segment name."""
         driver = coordinator(memory_directory)
         names: list[str] = []
 
-        def keeps(_: int, backend: Backend) -> None:
+        def add_kept_segment(_: int, backend: Backend) -> None:
             backend.segments["0" * 31 + "1"] = b"kept in memory"
             names.extend(backend.segments)
 
-        pending = begun(driver, 0)
-        reports(pending, keeps)
+        pending = begin_checkpoint(driver, 0)
+        run_subtasks(pending, add_kept_segment)
         driver.abort(pending)
-        run_batch(driver, 0, keeps)
+        run_batch(driver, 0, add_kept_segment)
         assert len(set(names)) == 1
-        assert [list(segments.values()) for segments in state_of(latest(driver))] == [
+        assert [list(segments.values()) for segments in latest_state(driver)] == [
             [b"kept in memory"]
         ] * 2
 
-    def test_a_placeholder_for_what_it_wrote_is_declined(self, memory_directory: str) -> None:
+    def test_placeholder_for_a_lost_segment_is_declined(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         memory: dict[str, bytes] = {}
 
-        def adds_and_remembers(subtask: int, backend: Backend) -> None:
-            adds()(subtask, backend)
+        def add_and_remember(subtask: int, backend: Backend) -> None:
+            add_segment()(subtask, backend)
             if subtask == 0:
                 memory.update(backend.segments)
 
-        def goes_on_from_its_own_memory(subtask: int, backend: Backend) -> None:
+        def resume_from_memory(subtask: int, backend: Backend) -> None:
             if subtask == 0:
                 backend.segments.update(memory)
                 backend.confirm_all()
 
-        lost = begun(driver, 1)
-        reports(lost, adds_and_remembers)
+        lost = begin_checkpoint(driver, 1)
+        run_subtasks(lost, add_and_remember)
         driver.abort(lost)
 
         with pytest.raises(
             CheckpointDeclinedError, match="subtask 0 of operator 'operator' refers"
         ):
-            run_batch(driver, 1, goes_on_from_its_own_memory)
+            run_batch(driver, 1, resume_from_memory)
 
 
-class TestWhatOthersSee:
-    def test_a_sweep_keeps_what_is_referred_to_and_deletes_what_lost_drivers_left(
-        self, memory_directory: str
-    ) -> None:
+class TestReaders:
+    def test_sweep_deletes_only_orphans_of_lost_drivers(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
-        run_batch(driver, 1, adds())
+        run_batch(driver, 0, add_segment())
+        run_batch(driver, 1, add_segment())
         before = files_below(memory_directory)
-        reports(begun(driver, 2), merges)  # and it is killed
+        run_subtasks(begin_checkpoint(driver, 2), merge_segments)  # and it is killed
         orphans = files_below(memory_directory) - before
         assert len(orphans & shared_files(memory_directory)) == 2
         assert sweep_all(memory_directory) == orphans
-        assert len(kept_by(driver)) == 2
-        for checkpoint in kept_by(driver):
+        assert len(retained_by(driver)) == 2
+        for checkpoint in retained_by(driver):
             state_of(checkpoint)
 
     def test_damaged_and_missing_segments_are_named(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
+        run_batch(driver, 0, add_segment())
         damaged, missing = sorted(shared_files(memory_directory))
         overwrite(damaged, b"others")
         file_system_for(missing).delete([missing])
         failures = {
             file.uri: type(file.failure).__name__
-            for file in verify_files(latest(driver).metadata.streams())
+            for file in verify_files(latest_checkpoint(driver).metadata.streams())
             if file.failure is not None
         }
-        assert failures == {
-            damaged: "CheckpointCorruptedError",
-            missing: "CheckpointNotFoundError",
-        }
+        assert failures == {damaged: "CheckpointCorruptedError", missing: "CheckpointNotFoundError"}
         with pytest.raises(CheckpointError):
-            run_batch(driver, 1, nothing)
+            run_batch(driver, 1, change_nothing)
 
-    def test_a_damaged_segment_is_never_served(self, memory_directory: str) -> None:
+    def test_damaged_segment_is_refused(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds(b"rows"))
+        run_batch(driver, 0, add_segment(b"rows"))
         for uri in shared_files(memory_directory):
             overwrite(uri, b"sown of 0")
         with pytest.raises(CheckpointCorruptedError, match="/job/shared/"):
-            state_of(latest(driver))
+            latest_state(driver)
 
-    def test_a_copy_holds_everything_itself(self, memory_directory: str) -> None:
+    def test_copy_has_its_own_files(self, memory_directory: str) -> None:
         driver = coordinator(memory_directory)
-        run_batch(driver, 0, adds())
-        run_batch(driver, 1, adds())
-        before = state_of(latest(driver))
-        copy = copy_checkpoint(latest(driver), f"{memory_directory}/archive")
+        run_batch(driver, 0, add_segment())
+        run_batch(driver, 1, add_segment())
+        before = latest_state(driver)
+        copy = copy_checkpoint(latest_checkpoint(driver), f"{memory_directory}/archive")
         file_system_for(memory_directory).delete_tree(f"{memory_directory}/job")
         assert state_of(copy) == before
         files = shared_in(copy.metadata)
@@ -271,100 +258,89 @@ class TestWhatOthersSee:
         assert all(uri.startswith(f"{copy.location.external_pointer}/") for uri in files)
 
 
-def overwrite(uri: str, content: bytes) -> None:
-    file_system = file_system_for(uri)
-    file_system.delete([uri])
-    stream = file_system.create(uri)
-    try:
-        stream.write(content)
-        stream.commit()
-    finally:
-        stream.abort()
-
-
-class TestAJobThatBeginsWithAnotherJobsState:
+class TestForeignStart:
     @pytest.fixture
     def other(self, memory_directory: str) -> CompletedCheckpoint:
         driver = coordinator(memory_directory, job_id="other")
-        run_batch(driver, 0, adds(b"old"))
-        return latest(driver)
+        run_batch(driver, 0, add_segment(b"old"))
+        return latest_checkpoint(driver)
 
-    def test_its_first_checkpoint_needs_nothing_of_the_other(
+    def test_first_checkpoint_does_not_need_the_other_job(
         self, memory_directory: str, other: CompletedCheckpoint
     ) -> None:
         driver = coordinator(memory_directory, start=other.location.external_pointer)
-        pending = begun(driver, 0)
+        pending = begin_checkpoint(driver, 0)
         assert not pending.may_refer[UID]
-        driver.complete(pending, reports(pending, adds(b"new")), progress(0))
+        driver.complete(pending, run_subtasks(pending, add_segment(b"new")), progress(0))
         file_system_for(memory_directory).delete_tree(f"{memory_directory}/other")
-        assert [sorted(segments.values()) for segments in state_of(latest(driver))] == [
+        assert [sorted(segments.values()) for segments in latest_state(driver)] == [
             [b"new of %d" % index, b"old of %d" % index] for index in (0, 1)
         ]
         assert len(shared_files(memory_directory)) == 4
-        pending = begun(driver, 1)
+        pending = begin_checkpoint(driver, 1)
         assert pending.may_refer[UID]
 
-    def test_it_never_deletes_a_file_of_the_other(
+    def test_files_of_the_other_job_are_never_deleted(
         self, memory_directory: str, other: CompletedCheckpoint
     ) -> None:
         before = files_below(f"{memory_directory}/other")
         driver = coordinator(
             memory_directory, start=other.location.external_pointer, num_retained=1
         )
-        given_up = begun(driver, 0)
-        reports(given_up, merges)
-        driver.abort(given_up)
+        aborted = begin_checkpoint(driver, 0)
+        run_subtasks(aborted, merge_segments)
+        driver.abort(aborted)
         for batch_id in range(3):
-            run_batch(driver, batch_id, merges)
+            run_batch(driver, batch_id, merge_segments)
         CLEANER.wait()
         sweep_all(memory_directory)
         assert files_below(f"{memory_directory}/other") == before
         assert state_of(other)
 
-    def test_a_checkpoint_that_would_depend_on_the_other_is_declined(
+    def test_reference_to_the_other_job_is_declined(
         self, memory_directory: str, other: CompletedCheckpoint
     ) -> None:
         driver = coordinator(memory_directory, start=other.location.external_pointer)
 
-        def refers(_: int, backend: Backend) -> None:
-            backend.confirm_all()
-
         with pytest.raises(CheckpointDeclinedError, match="can't share it"):
-            run_batch(driver, 0, refers)
+            run_batch(driver, 0, lambda _, backend: backend.confirm_all())
         assert shared_files(memory_directory) == set()
 
-    def test_so_it_is_with_a_copy(self, memory_directory: str, other: CompletedCheckpoint) -> None:
+    def test_files_of_a_copy_are_never_deleted(
+        self, memory_directory: str, other: CompletedCheckpoint
+    ) -> None:
         copy = copy_checkpoint(other, f"{memory_directory}/savepoints")
         before = files_below(copy.location.external_pointer)
         driver = coordinator(memory_directory, start=copy.location.external_pointer, num_retained=1)
         for batch_id in range(2):
-            run_batch(driver, batch_id, merges)
+            run_batch(driver, batch_id, merge_segments)
         CLEANER.wait()
         assert files_below(copy.location.external_pointer) == before
         file_system_for(memory_directory).delete_tree(copy.location.external_pointer)
-        assert state_of(latest(driver))
+        assert latest_state(driver)
 
 
 LARGE = b"batch %d" + bytes(30 << 10)
-"""What doesn't travel in a handle."""
+"""A segment that is too large for the metadata."""
 
 
 @pytest.mark.usefixtures("as_without_spark")
-class TestASavepointOfAQuery:
+class TestQuerySavepoint:
     @pytest.fixture
     def savepoint(self, directory: str) -> str:
         location, checkpoints = f"{directory}/original", f"{directory}/checkpoints"
         write_query(location, batches=2)
         driver = coordinator(checkpoints, job_id=QUERY, query_id=QUERY)
         for batch_id in range(2):
-            pending = begun(driver, batch_id)
-            said = structs.replace(progress(batch_id), query_id=QUERY, checkpoint_location=location)
-            driver.complete(pending, reports(pending, adds(LARGE % batch_id)), said)
+            pending = begin_checkpoint(driver, batch_id)
+            of_query = {"query_id": QUERY, "checkpoint_location": location}
+            reports = run_subtasks(pending, add_segment(LARGE % batch_id))
+            driver.complete(pending, reports, structs.replace(progress(batch_id), **of_query))
         link = Link(checkpoint_dir=checkpoints, job_id=QUERY, storage="filesystem")
         put(f"{location}/{LINK_FILE}", encode_link(link))
         return take_savepoint(location, f"{directory}/savepoints")
 
-    def test_it_holds_all_its_files_itself(self, directory: str, savepoint: str) -> None:
+    def test_savepoint_has_its_own_files(self, directory: str, savepoint: str) -> None:
         file_system_for(directory).delete_tree(f"{directory}/checkpoints")
         metadata = load_checkpoint(resolve_pointer(savepoint))
         assert [sorted(segments.values()) for segments in state_of(metadata)] == [
@@ -373,7 +349,7 @@ class TestASavepointOfAQuery:
         uris = {file.uri for file in verify_files(metadata.metadata.streams())}
         assert all(uri.startswith(f"{savepoint}/") for uri in uris)
 
-    def test_where_it_is_restored_checkpoints_go_on_without_writing_it_again(
+    def test_restored_query_does_not_write_segments_again(
         self, directory: str, savepoint: str
     ) -> None:
         before = files_below(savepoint)
@@ -385,167 +361,146 @@ class TestASavepointOfAQuery:
         assert len(files) == 4
         driver = coordinator(forked, job_id="fork", query_id=restored.query_id, num_retained=1)
         for batch_id in (2, 3):
-            pending = begun(driver, batch_id)
+            pending = begin_checkpoint(driver, batch_id)
             assert pending.may_refer[UID]
-            said = structs.replace(progress(batch_id), query_id=restored.query_id)
-            driver.complete(pending, reports(pending, adds()), said)
+            of_query = structs.replace(progress(batch_id), query_id=restored.query_id)
+            driver.complete(pending, run_subtasks(pending, add_segment()), of_query)
         CLEANER.wait()
-        assert files < shared_files(forked, "fork") == shared_in(latest(driver).metadata)
-        assert all(len(segments) == 4 for segments in state_of(latest(driver)))
+        assert files < shared_files(forked, "fork") == shared_in(latest_checkpoint(driver).metadata)
+        assert all(len(segments) == 4 for segments in latest_state(driver))
         assert files_below(savepoint) == before
 
 
-class TestAnotherParallelism:
+class TestRescaling:
     @pytest.mark.parametrize("parallelism", [1, 3, 5])
     def test_subtasks_share_segments_without_writing_them_again(
         self, memory_directory: str, parallelism: int
     ) -> None:
-        run_batch(coordinator(memory_directory), 0, adds())
+        run_batch(coordinator(memory_directory), 0, add_segment())
         before = shared_files(memory_directory)
         driver = coordinator(memory_directory, parallelism=parallelism, num_retained=1)
-        pending = begun(driver, 1)
+        pending = begin_checkpoint(driver, 1)
         assigned = pending.assigned[UID].subtasks
         ranges = [handle.key_groups for subtask in assigned for handle in subtask.managed_keyed]
         assert sorted(group for first, last in ranges for group in range(first, last + 1)) == list(
             range(128)
         )
-        driver.complete(pending, reports(pending, nothing), progress(1))
-        assert shared_files(memory_directory) == before == shared_in(latest(driver).metadata)
-        run_batch(driver, 2, merges)
+        driver.complete(pending, run_subtasks(pending, change_nothing), progress(1))
+        files = shared_in(latest_checkpoint(driver).metadata)
+        assert shared_files(memory_directory) == before == files
+        run_batch(driver, 2, merge_segments)
         CLEANER.wait()
         assert not shared_files(memory_directory) & before
         assert len(shared_files(memory_directory)) == parallelism
-        state_of(latest(driver))
-
-
-Plan = Callable[[Faults, int], object]
-
-
-def fails_before(faults: Faults, number: int) -> None:
-    faults.before(ANY_CALL, StorageUnavailableError("as planned"), nth=number)
-
-
-def fails_after(faults: Faults, number: int) -> None:
-    faults.after(ANY_CALL, StorageUnavailableError("as planned"), nth=number)
+        latest_state(driver)
 
 
 class Death(BaseException):
     """No handler in the code under test may run."""
 
 
-def dies_before(faults: Faults, number: int) -> None:
-    faults.before(ANY_CALL, Death(), nth=number)
-
-
-def dies_after(faults: Faults, number: int) -> None:
-    faults.after(ANY_CALL, Death(), nth=number)
-
-
-class TestAnythingThatGoesWrong:
-    @pytest.mark.parametrize("plan", [fails_before, fails_after, dies_before, dies_after])
-    def test_at_any_call_of_the_store_leaves_the_old_checkpoint_or_the_new_one(
-        self, faults: Faults, plan: Plan
+class TestFaults:
+    @pytest.mark.parametrize("error", [StorageUnavailableError("as planned"), Death()])
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_fault_at_any_call_leaves_the_old_checkpoint_or_the_new_one(
+        self, faults: Faults, moment: str, error: BaseException
     ) -> None:
-        """And once the next driver has swept, no file that none of its checkpoints refers to."""
+        """After a sweep of the next driver, each shared file belongs to one of its checkpoints."""
         number = 0
         while True:
             number += 1
             file_system_for(faults.inner_directory).delete_tree(f"{faults.inner_directory}/job")
             driver = coordinator(faults.directory, num_retained=1)
-            run_batch(driver, 0, adds(b"old"))
-            run_batch(driver, 1, adds(b"older"))
+            run_batch(driver, 0, add_segment(b"old"))
+            run_batch(driver, 1, add_segment(b"older"))
             CLEANER.wait()
-            old = state_of(latest(driver))
+            old = latest_state(driver)
             new: list[dict[str, bytes]] = [{}, {}]
             faults.calls.clear()
-            plan(faults, number)
+            getattr(faults, moment)(ANY_CALL, error, nth=number)
             try:
-                run_batch(driver, 2, partial(merges_into, new))
+                run_batch(driver, 2, partial(merge_into, new))
                 CLEANER.wait()
             except (CheckpointError, Death):
                 pass
             was_reached = len(faults.calls) - faults.calls.count("abort") >= number
             faults.clear()
             again = coordinator(faults.directory, num_retained=1)
-            done = kept_by(again)[-1]
+            done = retained_by(again)[-1]
             assert state_of(done) == (new if done.checkpoint_id == 3 else old)
-            run_batch(again, done.checkpoint_id, adds(b"newer"))
+            run_batch(again, done.checkpoint_id, add_segment(b"newer"))
             CLEANER.wait()
             sweep_all(faults.directory)
-            (kept,) = kept_by(again)
+            (kept,) = retained_by(again)
             state_of(kept)
             assert shared_files(faults.directory) == shared_in(kept.metadata)
             if not was_reached:
                 break
         assert number > 20
 
-    def test_a_commit_whose_outcome_is_unknown_deletes_nothing(self, faults: Faults) -> None:
+    def test_commit_with_unknown_outcome_deletes_nothing(self, faults: Faults) -> None:
         driver = coordinator(faults.directory)
-        run_batch(driver, 0, adds())
-        pending = begun(driver, 1)
-        acknowledgements = reports(pending, adds(b"new"))
+        run_batch(driver, 0, add_segment())
+        pending = begin_checkpoint(driver, 1)
+        acknowledgements = run_subtasks(pending, add_segment(b"new"))
         faults.after("publish", OutcomeUnknownError("as planned"))
         with pytest.raises(OutcomeUnknownError):
             driver.complete(pending, acknowledgements, progress(1))
         driver.abort(pending)
         again = coordinator(faults.directory)
         assert again.begin(1) is None
-        assert all(len(segments) == 2 for segments in state_of(latest(again)))
+        assert all(len(segments) == 2 for segments in latest_state(again))
 
 
-def merges_into(new: list[dict[str, bytes]], subtask: int, backend: Backend) -> None:
-    merges(subtask, backend)
+def merge_into(new: list[dict[str, bytes]], subtask: int, backend: Backend) -> None:
+    merge_segments(subtask, backend)
     new[subtask] = dict(backend.segments)
 
 
 class TestTwoDrivers:
-    def test_the_one_that_lost_deletes_nothing_that_the_other_refers_to(
-        self, memory_directory: str
-    ) -> None:
+    def test_lost_driver_deletes_no_files_of_the_winner(self, memory_directory: str) -> None:
         older = coordinator(memory_directory, num_retained=1)
-        run_batch(older, 0, adds())
-        lost = begun(older, 1)
-        acknowledgements = reports(lost, adds(b"lost"))
+        run_batch(older, 0, add_segment())
+        lost = begin_checkpoint(older, 1)
+        acknowledgements = run_subtasks(lost, add_segment(b"lost"))
         younger = coordinator(memory_directory, num_retained=1)
         for batch_id in range(1, 4):
-            run_batch(younger, batch_id, adds(b"won"))
+            run_batch(younger, batch_id, add_segment(b"won"))
         CLEANER.wait()
         with pytest.raises(CheckpointConflictError):
             older.complete(lost, acknowledgements, progress(1))
         older.abort(lost)
-        assert shared_files(memory_directory) == shared_in(latest(younger).metadata)
-        assert all(len(segments) == 4 for segments in state_of(latest(younger)))
+        assert shared_files(memory_directory) == shared_in(latest_checkpoint(younger).metadata)
+        assert all(len(segments) == 4 for segments in latest_state(younger))
 
     @pytest.mark.parametrize("moment", ["before", "after"])
-    def test_of_one_that_runs_a_batch_while_the_other_takes_over_nothing_is_lost(
-        self, faults: Faults, moment: str
-    ) -> None:
-        """The other one comes at any call of the store, goes on, and cleans up behind itself."""
+    def test_takeover_during_a_batch_loses_no_rows(self, faults: Faults, moment: str) -> None:
+        """The other driver takes over at any call of the store, runs batches, and cleans up."""
         number = 0
         while True:
             number += 1
             file_system_for(faults.inner_directory).delete_tree(f"{faults.inner_directory}/job")
             older = coordinator(faults.directory)  # it has nothing to clean up
-            run_batch(older, 0, adds())
+            run_batch(older, 0, add_segment())
             younger: list[CheckpointCoordinator] = []
 
             def take_over(younger: list[CheckpointCoordinator] = younger) -> None:
                 younger.append(coordinator(faults.directory, num_retained=1))
                 for batch_id in range(1, 4):
-                    run_batch(younger[0], batch_id, adds(b"younger"))
+                    run_batch(younger[0], batch_id, add_segment(b"younger"))
                 CLEANER.wait()
 
             faults.calls.clear()
             getattr(faults, moment)(ANY_CALL, take_over, nth=number)
             was_lost = False
             try:
-                run_batch(older, 1, adds(b"older"))
+                run_batch(older, 1, add_segment(b"older"))
             except (CheckpointConflictError, CheckpointNotFoundError):
                 was_lost = True
             faults.clear()
             if not younger:
                 break
-            for segments in state_of(kept_by(younger[0])[-1]):
+            for segments in state_of(retained_by(younger[0])[-1]):
                 rows = [content.partition(b" ")[0] for content in segments.values()]
                 assert len(rows) == 4
                 assert rows.count(b"older") <= 1
@@ -553,9 +508,9 @@ class TestTwoDrivers:
         assert number > 10
 
 
-def test_a_state_without_segments_is_no_state_to_refer_to(memory_directory: str) -> None:
+def test_empty_state_has_no_shared_files(memory_directory: str) -> None:
     assert contents([StoredSubtask()]) == [{}]
     driver = coordinator(memory_directory)
-    run_batch(driver, 0, nothing)
+    run_batch(driver, 0, change_nothing)
     assert shared_files(memory_directory) == set()
-    assert state_of(latest(driver)) == [{}, {}]
+    assert latest_state(driver) == [{}, {}]

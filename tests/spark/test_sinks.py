@@ -1,39 +1,39 @@
-"""Sinks that read their rows in other ways than once and whole."""
+"""Sinks that read their rows partly, repeatedly, or in unusual ways."""
 
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from jobs.inside_spark import count_of_kept_rows
 from jobs.job import Job
 from jobs.operators import Groups
+from jobs.session import cached_dataset_count
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.spark.operators import Sink
 
 
-def test_a_sink_without_an_action_is_completed_by_the_coordinator(job: Job) -> None:
+def test_sink_without_an_action_is_completed_by_the_coordinator(job: Job) -> None:
     job.feed(files=3)
     job.run(job.operator(Groups(70), sink=lambda _rows, _batch_id: None))
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
     job.feed(files=1)
     job.run(job.operator(Groups(70)))
-    # 4 batches are 200 rows a subtask; what was let through in the first three is gone
+    # 4 batches are 200 rows a subtask; the sink of the first three dropped its output
     assert len(job.ids_written()) == 0
 
 
 @pytest.mark.exhaustive
-def test_a_sink_that_only_glimpses_is_completed_by_the_coordinator(job: Job) -> None:
+def test_sink_reading_a_prefix_is_completed_by_the_coordinator(job: Job) -> None:
     job.feed(files=2, rows=1000)
     seen: list[int] = []
     job.run(job.operator(Groups(1), sink=lambda rows, _: seen.append(len(rows.limit(3).collect()))))
     assert seen == [3, 3]
-    assert job.completed() == [2]
+    assert job.checkpoint_ids() == [2]
 
 
-def test_rows_of_an_earlier_batch_that_are_read_again_do_not_count(job: Job) -> None:
+def test_rows_of_an_earlier_batch_do_not_count(job: Job) -> None:
     job.feed(files=3)
     kept: list[DataFrame] = []
 
@@ -42,27 +42,27 @@ def test_rows_of_an_earlier_batch_that_are_read_again_do_not_count(job: Job) -> 
         kept.append(rows)
 
     job.run(job.operator(Groups(1000), sink=sink))
-    assert job.completed() == [3]
+    assert job.checkpoint_ids() == [3]
     assert job.ids_held() == job.ids_fed
 
 
-def writes_twice(rows: DataFrame, _batch_id: int) -> None:
+def count_twice(rows: DataFrame, _batch_id: int) -> None:
     rows.count()
     rows.count()
 
 
-def sorts(rows: DataFrame, _batch_id: int) -> None:
+def sort(rows: DataFrame, _batch_id: int) -> None:
     rows.orderBy("id").write.format("noop").mode("overwrite").save()  # samples the rows first
 
 
-@pytest.mark.parametrize("sink", [writes_twice, pytest.param(sorts, marks=pytest.mark.exhaustive)])
-def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> None:
+@pytest.mark.parametrize("sink", [count_twice, pytest.param(sort, marks=pytest.mark.exhaustive)])
+def test_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> None:
     job.feed(files=1, rows=1000)
     with pytest.raises(StreamingQueryException, match="persist=True"):
         job.run(job.operator(Groups(10), sink=sink))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     job.run(job.operator(Groups(10), sink=sink, persist=True))
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> Non
         ),
     ],
 )
-def test_a_sink_may_look_at_its_rows_before_it_writes_them(
+def test_sink_may_check_for_rows_before_it_writes(
     job: Job, rows: int, parallelism: int, writes: str
 ) -> None:
     job.feed(files=2, rows=rows)
 
-    def looks(output: DataFrame, batch_id: int) -> None:
+    def check_and_write(output: DataFrame, batch_id: int) -> None:
         if not output.isEmpty() or writes == "always":
             job.write(output, batch_id)
 
-    job.run(job.operator(Groups(10), sink=looks, parallelism=parallelism))
-    assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
+    job.run(job.operator(Groups(10), sink=check_and_write, parallelism=parallelism))
+    job.check_every_row_is_there_once()
 
 
 @pytest.mark.exhaustive
@@ -94,27 +94,26 @@ def test_persisted_rows_are_released_after_the_batch(spark: SparkSession, job: J
     job.feed(files=2)
     job.run(job.operator(Groups(10), persist=True))
     assert len(job.ids_written()) == 200
-    assert count_of_kept_rows(spark) == 0
+    assert cached_dataset_count(spark) == 0
 
 
-def takes_partitions_one_by_one(rows: DataFrame) -> list[int]:
+def collect_by_iterator(rows: DataFrame) -> list[int]:
     return [row.id for row in rows.toLocalIterator()]
 
 
-def takes_an_rdd(rows: DataFrame) -> list[int]:
+def collect_by_rdd(rows: DataFrame) -> list[int]:
     return [row.id for row in rows.rdd.collect()]
 
 
 @pytest.mark.parametrize(
-    "takes",
-    [takes_partitions_one_by_one, pytest.param(takes_an_rdd, marks=pytest.mark.exhaustive)],
+    "collect", [collect_by_iterator, pytest.param(collect_by_rdd, marks=pytest.mark.exhaustive)]
 )
-def test_a_sink_may_read_its_rows_once_in_any_way(
-    job: Job, takes: Callable[[DataFrame], list[int]]
+def test_sink_may_read_its_rows_in_any_way(
+    job: Job, collect: Callable[[DataFrame], list[int]]
 ) -> None:
     job.feed(files=2, rows=100)
     rows_read: list[int] = []
-    job.run(job.operator(Groups(70), sink=lambda rows, _: rows_read.extend(takes(rows))))
+    job.run(job.operator(Groups(70), sink=lambda rows, _: rows_read.extend(collect(rows))))
     assert sorted([*rows_read, *job.ids_held()]) == job.ids_fed
 
 
@@ -123,38 +122,38 @@ def test_a_sink_may_read_its_rows_once_in_any_way(
     ("partitions", "persist"),
     [
         pytest.param(None, False, id="narrow"),
-        pytest.param(1, False, id="behind a shuffle"),
+        pytest.param(1, False, id="after a shuffle"),
         pytest.param(None, True, id="persisted"),
-        pytest.param(1, True, id="persisted, behind a shuffle"),
+        pytest.param(1, True, id="persisted, after a shuffle"),
     ],
 )
-def test_a_sink_that_hides_an_error_is_refused(
+def test_sink_hiding_an_error_is_refused(
     job: Job,
     partitions: int | None,
     persist: bool,  # noqa: FBT001
 ) -> None:
     job.feed(files=1)
 
-    def hides(rows: DataFrame, batch_id: int) -> None:
+    def hide_errors(rows: DataFrame, batch_id: int) -> None:
         rows = rows if partitions is None else rows.repartition(partitions)
         with suppress(Exception):
             job.write(rows.selectExpr("*", "assert_true(id < 3)"), batch_id)
 
     with pytest.raises(StreamingQueryException, match="failed job"):
-        job.run(job.operator(Groups(10), sink=hides, persist=persist))
-    assert job.completed() == []
+        job.run(job.operator(Groups(10), sink=hide_errors, persist=persist))
+    assert job.checkpoint_ids() == []
 
 
 @pytest.mark.exhaustive
-def test_a_sink_that_persists_may_try_again(job: Job) -> None:
+def test_sink_may_retry_with_persisted_rows(job: Job) -> None:
     job.feed(files=2)
 
-    def tries_again(rows: DataFrame, batch_id: int) -> None:
+    def retry(rows: DataFrame, batch_id: int) -> None:
         with suppress(Exception):
             job.write(rows.selectExpr("*", "assert_true(id < 3)"), batch_id)
         job.write(rows, batch_id)
 
-    job.run(job.operator(Groups(10), sink=tries_again, persist=True))
+    job.run(job.operator(Groups(10), sink=retry, persist=True))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 200
 
 
@@ -176,7 +175,7 @@ def test_a_sink_that_persists_may_try_again(job: Job) -> None:
         ),
     ],
 )
-def test_a_sink_may_reshape_its_rows(job: Job, reshape: Callable[[DataFrame], DataFrame]) -> None:
+def test_sink_may_reshape_its_rows(job: Job, reshape: Callable[[DataFrame], DataFrame]) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=3)
     sink = lambda rows, batch_id: job.write(reshape(rows), batch_id)  # noqa: E731

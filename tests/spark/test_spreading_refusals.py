@@ -1,4 +1,4 @@
-"""Spreading a savepoint's state over other partitions: what is refused, and what a repetition finishes."""
+"""Repartitioning of a savepoint's state: refusals, and repetitions that finish it."""
 
 import json
 from functools import partial
@@ -6,13 +6,10 @@ from unittest import mock
 
 import pytest
 from contracts.errors import of_kind
-from jobs.stopped import all_files, put, remove, write_query
+from jobs.stopped_query import all_files, put, replace, write_query
 
 from holdfast import restore_savepoint, take_savepoint
-from holdfast.errors import (
-    CheckpointConflictError,
-    InvalidRequestError,
-)
+from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
 from holdfast.spark.savepoints import restore as restoring
@@ -24,7 +21,7 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 @pytest.fixture
 def in_rocksdb(directory: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A savepoint of a query that is pinned to RocksDB, two batches done."""
+    """Return a savepoint of a query that is pinned to RocksDB, after two batches."""
     location = f"{directory}/original"
     write_query(location, batches=2)
     for batch in range(2):
@@ -38,30 +35,24 @@ def _pin(location: str, batch: int, partitions: int) -> None:
         "spark.sql.shuffle.partitions": str(partitions),
         _PROVIDER: "RocksDBStateStoreProvider",
     }
-    remove(f"{location}/offsets/{batch}")
-    put(
-        f"{location}/offsets/{batch}",
-        f'v1\n{json.dumps({"conf": pinned})}\n{{"logOffset":{batch}}}',
-    )
+    text = f'v1\n{json.dumps({"conf": pinned})}\n{{"logOffset":{batch}}}'
+    replace(f"{location}/offsets/{batch}", text)
 
 
-def test_spreading_is_refused_before_anything_is_written(
-    in_rocksdb: str, directory: str, monkeypatch: pytest.MonkeyPatch
+def test_spreading_is_refused_before_any_write(
+    in_rocksdb: str, fork: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidRequestError, match="2 partitions already"):
-        restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=2)
+        restore_savepoint(in_rocksdb, fork, shuffle_partitions=2)
     no_session = InvalidRequestError("no session")
     monkeypatch.setattr(sessions, "state_repartitioner", mock.Mock(side_effect=no_session))
     with pytest.raises(InvalidRequestError, match="no session"):
-        restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
-    assert all_files(f"{directory}/fork") == {}
+        restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
+    assert all_files(fork) == {}
 
 
 @pytest.mark.parametrize("dies", ["before", "half way", "after"])
-def test_spreading_that_dies_is_finished_by_a_repetition(
-    in_rocksdb: str, directory: str, dies: str
-) -> None:
-    fork = f"{directory}/fork"
+def test_dead_spreading_is_finished_by_a_repetition(in_rocksdb: str, fork: str, dies: str) -> None:
     calls: list[int] = []
 
     def spread(location: str, partitions: int) -> None:
@@ -88,10 +79,8 @@ def test_spreading_that_dies_is_finished_by_a_repetition(
     assert UNFINISHED_FILE not in left
 
 
-def test_spreading_does_not_end_what_another_restore_has_begun_anew(
-    in_rocksdb: str, directory: str
-) -> None:
-    restore = partial(restore_savepoint, in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
+def test_spreading_does_not_finish_a_restarted_restore(in_rocksdb: str, fork: str) -> None:
+    restore = partial(restore_savepoint, in_rocksdb, fork, shuffle_partitions=4)
 
     def spread(location: str, partitions: int) -> None:
         _pin(location, 2, partitions)
@@ -102,4 +91,4 @@ def test_spreading_does_not_end_what_another_restore_has_begun_anew(
     with mock.patch.object(sessions, "state_repartitioner", return_value=spread):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
-    assert UNFINISHED_FILE in all_files(f"{directory}/fork")
+    assert UNFINISHED_FILE in all_files(fork)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from jobs.keyed import KeyedJob
-from jobs.keyed_operators import Totals
+from jobs.operators import Totals
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings
 from holdfast.errors import InvalidRequestError

@@ -1,4 +1,4 @@
-"""A query with state: what comes out, what is stored, what happens on a restart."""
+"""A query with state: output, checkpoints, restarts."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,18 +8,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from contracts.patience import HANGS_S
-from jobs.inside_spark import temporary_directory_of
 from jobs.job import Job
 from jobs.operators import (
     AlwaysFails,
-    BadListener,
-    CountsLongs,
+    FailingListener,
     FailsOnce,
     Groups,
-    GroupsToldOnDriver,
+    NotifiedGroups,
+    RowNumbers,
     YieldsTables,
     never_ends,
 )
+from jobs.session import temporary_directory_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -43,7 +43,7 @@ def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job: Job) -> No
 
 
 @pytest.mark.exhaustive
-def test_all_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
+def test_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
     job.feed(files=3, rows=100)
     job.run(job.operator(Groups(70)))
     last = job.latest()
@@ -56,7 +56,7 @@ def test_all_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
     assert held + len(job.ids_written()) == 300
 
 
-def test_metadata_holds_the_batch_and_sparks_own_progress(job: Job) -> None:
+def test_metadata_has_the_batch_and_the_progress_of_spark(job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
     last = job.latest()
@@ -71,7 +71,7 @@ def test_metadata_holds_the_batch_and_sparks_own_progress(job: Job) -> None:
     assert sum(rows_in(operator)) == 100
 
 
-def test_a_batch_that_spark_repeats_is_recognised_and_skipped(job: Job) -> None:
+def test_batch_repeated_by_spark_is_skipped(job: Job) -> None:
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
     before = job.ids_written()
@@ -96,40 +96,35 @@ def test_state_in_files_is_restored_like_state_in_metadata(job: Job) -> None:
 
 
 @pytest.mark.parametrize("retained", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
-def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> None:
+def test_num_retained_checkpoints_are_kept(job: Job, retained: int) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
     job.run(job.operator(Groups(70)))
     CLEANER.wait()
-    assert job.completed() == [1, 2, 3, 4, 5][-retained:]
+    assert job.checkpoint_ids() == [1, 2, 3, 4, 5][-retained:]
     assert len(list(job.job_directory.glob("chk-*"))) == retained
 
 
-def test_a_failing_sink_leaves_no_checkpoint_and_loses_nothing(job: Job) -> None:
+def test_failing_sink_leaves_no_checkpoint_and_loses_no_rows(job: Job) -> None:
     job.feed(files=3)
 
-    def fails_in_batch_1(rows: DataFrame, batch_id: int) -> None:
-        job.write(rows, batch_id)
-        if batch_id == 1:
-            raise OSError("as planned")
-
     with pytest.raises(StreamingQueryException, match="as planned"):
-        job.run(job.operator(Groups(70), sink=fails_in_batch_1))
-    assert job.completed() == [1]
+        job.run(job.operator(Groups(70), sink=job.write_and_fail_in(1)))
+    assert job.checkpoint_ids() == [1]
     assert list((job.job_directory / "chk-2").iterdir()) == []
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
-def test_a_failing_operator_leaves_no_checkpoint(job: Job) -> None:
+def test_failing_operator_leaves_no_checkpoint(job: Job) -> None:
     job.feed(files=1)
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(job.operator(AlwaysFails(70)))
-    assert job.completed() == []
+    assert job.checkpoint_ids() == []
     assert list(job.job_directory.glob("chk-*/*")) == []
 
 
-def test_a_task_that_is_tried_again_counts_once(job: Job, tmp_path: Path) -> None:
+def test_retried_task_counts_once(job: Job, tmp_path: Path) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=2)
     job.run(job.operator(FailsOnce(30, tmp_path / "failed")))
@@ -137,25 +132,23 @@ def test_a_task_that_is_tried_again_counts_once(job: Job, tmp_path: Path) -> Non
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 90
 
 
-def test_the_operator_on_the_driver_is_told_of_checkpoints(job: Job) -> None:
+def test_function_on_the_driver_is_notified_of_checkpoints(job: Job) -> None:
     job.feed(files=2)
-    operator = GroupsToldOnDriver(70)
+    operator = NotifiedGroups(70)
     job.run(job.operator(operator))
-    assert operator.told == [("complete", 1), ("complete", 2)]
-
-    def fails(_rows: DataFrame, _batch_id: int) -> None:
-        raise OSError("as planned")
+    assert operator.notifications == [("complete", 1), ("complete", 2)]
 
     job.feed(files=1)
     with pytest.raises(StreamingQueryException):
-        job.run(job.operator(operator, sink=fails))
-    assert operator.told[2:] == [("complete", 2), ("aborted", 3)]  # what it goes on from, once more
+        job.run(job.operator(operator, sink=job.write_and_fail_in(2)))
+    # The restored checkpoint is reported again.
+    assert operator.notifications[2:] == [("complete", 2), ("aborted", 3)]
 
 
 @pytest.mark.exhaustive
-def test_an_operator_can_have_an_output_schema_of_its_own(job: Job) -> None:
+def test_operator_can_have_its_own_output_schema(job: Job) -> None:
     job.feed(files=3, rows=50)
-    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    job.run(job.operator(RowNumbers(), schema="id long, nth long, subtask int"))
     tables = [pq.read_table(file) for file in sorted(job.output.glob("batch=*/*.parquet"))]
     numbers = {
         (subtask, nth)
@@ -173,19 +166,19 @@ def test_more_subtasks_than_rows_work(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing",
+    "condition",
     [
         pytest.param("id < 0", marks=pytest.mark.exhaustive, id="by statistics"),
         pytest.param("id % 7 = 9", marks=pytest.mark.exhaustive, id="at run time"),
         pytest.param("false", id="by plan"),
     ],
 )
-def test_a_batch_without_rows_carries_the_state_on(job: Job, nothing: str) -> None:
+def test_batch_without_rows_keeps_the_state(job: Job, condition: str) -> None:
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
     job.feed(files=1, rows=60)
     operator = job.operator(Groups(70))
-    job.run(lambda batch, batch_id: operator(batch.where(nothing), batch_id))
+    job.run(lambda batch, batch_id: operator(batch.where(condition), batch_id))
     last = job.latest().metadata.operators["operator"]
     assert rows_in(last) == [0, 0]
     job.feed(files=1, rows=200)
@@ -205,17 +198,17 @@ def test_memory_storage_checkpoints_without_a_directory(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_tables_are_as_good_as_batches(job: Job) -> None:
+def test_functions_may_yield_tables(job: Job) -> None:
     job.feed(files=3)
     job.run(job.operator(YieldsTables(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
 @pytest.mark.exhaustive
-def test_a_listener_that_fails_changes_nothing(job: Job) -> None:
+def test_failing_listener_changes_nothing(job: Job) -> None:
     job.feed(files=2)
-    job.run(job.operator(BadListener(70)))
-    assert job.completed() == [2]
+    job.run(job.operator(FailingListener(70)))
+    assert job.checkpoint_ids() == [2]
 
 
 @pytest.mark.exhaustive
@@ -226,7 +219,7 @@ def test_a_listener_that_fails_changes_nothing(job: Job) -> None:
         ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
     ],
 )
-def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, value: str) -> None:
+def test_state_does_not_depend_on_session_settings(job: Job, key: str, value: str) -> None:
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
     job.settings[key] = value
@@ -235,7 +228,7 @@ def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, valu
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
-def test_what_spark_infers_of_nulls_is_no_promise_for_later_runs(job: Job) -> None:
+def test_inferred_nullability_may_change_in_later_runs(job: Job) -> None:
     seen: list[Row] = []
 
     def sink(rows: DataFrame, batch_id: int) -> None:
@@ -258,13 +251,13 @@ def test_what_spark_infers_of_nulls_is_no_promise_for_later_runs(job: Job) -> No
 
 
 @pytest.mark.exhaustive
-def test_rows_are_dealt_evenly_however_they_are_partitioned(job: Job) -> None:
+def test_rows_are_spread_evenly_for_any_partitioning(job: Job) -> None:
     job.feed(files=1, rows=16)
     operator = job.operator(Groups(100), parallelism=4)
     job.run(lambda batch, batch_id: operator(batch.repartition(16), batch_id))
-    dealt = rows_in(job.latest().metadata.operators["operator"])
-    assert sum(dealt) == 16
-    assert max(dealt) < 16
+    counts = rows_in(job.latest().metadata.operators["operator"])
+    assert sum(counts) == 16
+    assert max(counts) < 16
 
 
 @pytest.mark.exhaustive
@@ -278,7 +271,7 @@ def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
     assert sum(handle.states["rows"].count for handle in handles_of(last)) == 60_000
 
 
-def test_a_large_operator_leaves_no_files_behind(job: Job) -> None:
+def test_large_operator_leaves_no_files(job: Job) -> None:
     function = Groups(70)
     function.model = bytes(2 << 20)  # type: ignore[attr-defined]
     temporary = temporary_directory_of(job.spark)
@@ -314,7 +307,7 @@ def test_one_operator_serves_two_queries_at_once(
 
 
 @pytest.mark.exhaustive
-def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> None:
+def test_query_stopped_in_a_batch_resumes(job: Job) -> None:
     job.feed(files=4)
     reached = threading.Event()
 
@@ -331,7 +324,7 @@ def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> No
             query.stop()
         with suppress(StreamingQueryException):
             stopped.result()
-    assert job.completed() == [1]
+    assert job.checkpoint_ids() == [1]
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
@@ -350,11 +343,11 @@ def test_two_queries_share_a_checkpoint_directory(
 
 
 def handles_of(operator: StoredOperator) -> list[OperatorStateHandle]:
-    """The handles of all subtasks."""
+    """Return the handles of all subtasks."""
     return [handle for subtask in operator.subtasks.values() for handle in subtask.managed_operator]
 
 
 def rows_in(operator: StoredOperator) -> list[int]:
-    """Rows that each subtask was given in the checkpoint's batch."""
+    """Return the number of rows of each subtask in the checkpoint's batch."""
     statistics = [subtask.statistics for subtask in operator.subtasks.values()]
     return [measured.rows_in for measured in statistics if measured is not None]

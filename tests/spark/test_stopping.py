@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from contracts.patience import RUN_HANGS_S
-from jobs.stops import WAYS
+from jobs.stops import PLACES
 
 pytestmark = pytest.mark.exhaustive  # a driver of its own
 
@@ -39,9 +39,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stopped]:
     assert ran.returncode == 0, ran.stderr
     errors, log = json.loads(ran.stdout), ran.stderr
     logs = {}
-    for way in reversed(WAYS):
+    for way in reversed(PLACES):
         log, logs[way] = log.split(f"{way}\n")
-    return {way: Stopped(directory / way, errors[way], logs[way]) for way in WAYS}
+    return {way: Stopped(directory / way, errors[way], logs[way]) for way in PLACES}
 
 
 @pytest.mark.parametrize("way", ["in a job", "in the sink"])

@@ -1,15 +1,14 @@
-"""Streams by key: what `keyed` makes of processors, functions, aggregates and windows."""
+"""Streams by key: `keyed` with processors, functions, aggregates and windows."""
 
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from jobs.by_key import run, stream
-from jobs.job import Job
-from jobs.keyed_operators import Days
+from jobs.job import Job, keyed_stream, run_keyed
+from jobs.operators import Days
+from jobs.processors import TotalsProcessor
 from jobs.session import session_with
-from jobs.transforming import Totals
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,23 +23,19 @@ S = 1_000_000
 
 
 def by_key(job: Job) -> KeyedRows:
-    return keyed(stream(job), "key", uid="sums", parallelism=2)
+    return keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_a_processor_of_spark_goes_on_with_its_state_after_a_restart(job: Job) -> None:
+def test_processor_resumes_with_its_state_after_a_restart(job: Job) -> None:
     results = []
     for _ in range(2):
         job.feed(files=1, rows=6)
         grouped = by_key(job)
-        results.append(
-            run(
-                job,
-                grouped.transformWithState(
-                    Totals(), "key long, total long, rows long", "Update", "None"
-                ),
-            )
+        output = grouped.transformWithState(
+            TotalsProcessor(), "key long, total long, rows long", "Update", "None"
         )
+        results.append(run_keyed(job, output))
     assert results == [
         {0: [(0, 3, 2), (1, 5, 2), (2, 7, 2)]},
         {1: [(0, 18, 4), (1, 22, 4), (2, 26, 4)]},
@@ -48,18 +43,13 @@ def test_a_processor_of_spark_goes_on_with_its_state_after_a_restart(job: Job) -
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given(
-    job: Job,
-) -> None:
+def test_aggregates_of_changed_keys_cover_all_rows_so_far(job: Job) -> None:
     job.feed(files=1, rows=6)
     job.feed(files=1, rows=1)
     totals = by_key(job).agg(
-        n=hf.count(),
-        total=hf.sum("value"),
-        mean=hf.avg("value"),
-        last=hf.last("value", by="at"),
+        n=hf.count(), total=hf.sum("value"), mean=hf.avg("value"), last=hf.last("value", by="at")
     )
-    assert run(job, totals) == {
+    assert run_keyed(job, totals) == {
         0: [(0, 2, 3, 1.5, 3), (1, 2, 5, 2.5, 4), (2, 2, 7, 3.5, 5)],
         1: [(0, 3, 9, 3.0, 6)],
     }
@@ -69,7 +59,7 @@ def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given
 @pytest.mark.parametrize(
     "by", [pytest.param("aggregates", marks=pytest.mark.exhaustive), "a function"]
 )
-def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: Job) -> None:
+def test_windows_are_emitted_when_the_watermark_passes_them(by: str, job: Job) -> None:
     job.feed_at(0 * S, 1 * S, 2 * S, 3 * S)
     job.feed_at(12 * S)
     windowed = by_key(job).window(hf.tumbling_windows(timedelta(seconds=10)), time="at")
@@ -82,7 +72,7 @@ def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: 
             ],
             "key long, start timestamp, end timestamp, n long",
         )
-    batches = run(job, output)
+    batches = run_keyed(job, output)
     rows = [(key, start.timestamp(), end.timestamp(), n) for key, start, end, n in batches.pop(2)]
     assert rows == [(0, 0, 10, 2), (1, 0, 10, 1), (2, 0, 10, 1)]
     assert set(map(tuple, batches.values())) == {()}
@@ -90,7 +80,7 @@ def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: 
 
 @pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize("by", ["aggregates", "a function"])
-def test_rows_that_are_late_for_their_windows_are_counted(by: str, job: Job) -> None:
+def test_rows_late_for_their_windows_are_counted(by: str, job: Job) -> None:
     for moments in ([0, 1 * S], [12 * S], [12 * S], [2 * S, 3 * S, 13 * S]):
         job.feed_at(*moments)
     windowed = by_key(job).window(hf.tumbling_windows(timedelta(seconds=10)), time="at")
@@ -102,25 +92,24 @@ def test_rows_that_are_late_for_their_windows_are_counted(by: str, job: Job) -> 
     def process(batch: DataFrame, _: int) -> None:
         operator.apply(batch).collect()
 
-    query = stateful_query(
-        process, operator
-    )  # no batch for timers, whose figures would be the last
-    job.start(query, stream(job), availableNow=True).awaitTermination()
+    # Without batches for timers, whose statistics would be the last.
+    query = stateful_query(process, operator)
+    job.start(query, keyed_stream(job), availableNow=True).awaitTermination()
     subtasks = job.latest().metadata.operators["sums"].subtasks.values()
     assert sum(each.statistics.rows_late for each in subtasks if each.statistics) == 2
 
 
-def test_a_function_that_is_called_key_by_key_is_run_as_it_is(job: Job) -> None:
+def test_keyed_process_function_is_run(job: Job) -> None:
     job.feed(files=2, rows=1)
     rows = job.stream().select(F.lit("a").alias("name"), F.date_trunc("day", "at").alias("day"))
     counted = keyed(rows, ["name", "day"], uid="days", parallelism=2)
-    batches = run(job, counted.process(Days(), "name string, day timestamp, n long"))
+    batches = run_keyed(job, counted.process(Days(), "name string, day timestamp, n long"))
     assert [row[2] for rows in batches.values() for row in rows] == [1, 2]
 
 
-def test_the_operators_of_two_outputs_share_a_query(job: Job) -> None:
+def test_operators_of_two_outputs_share_a_query(job: Job) -> None:
     job.feed(files=1, rows=6)
-    rows = stream(job)
+    rows = keyed_stream(job)
     counts = keyed(rows, "key", uid="counts", parallelism=2).agg(n=hf.count()).operator
     sums = keyed(rows, "key", uid="sums", parallelism=2).agg(s=hf.sum("value")).operator
     seen: dict[str, list[tuple[Any, ...]]] = {}
@@ -144,7 +133,7 @@ def test_the_operators_of_two_outputs_share_a_query(job: Job) -> None:
     ],
     ids=["a format", "foreach", "a table", "nothing", "a path"],
 )
-def test_a_stream_is_written_by_foreach_batch_alone(
+def test_keyed_stream_is_written_only_by_foreach_batch(
     write: Callable[[Any], object], job: Job
 ) -> None:
     writer = by_key(job).agg(n=hf.count()).writeStream
@@ -161,14 +150,14 @@ def test_wrong_setting_of_the_session_is_refused_at_start(job: Job) -> None:
             writer.start()
 
 
-def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:
+def test_persisted_rows_are_read_in_several_actions(job: Job) -> None:
     job.feed(files=1, rows=6)
     seen = []
 
     def write(rows: DataFrame, _: int) -> None:
         seen.append((rows.count(), [tuple(row) for row in rows.orderBy("key").collect()]))
 
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2, persist=True)
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2, persist=True)
     with session_with(job.spark, job.settings):
         writer = rows.agg(n=hf.count()).writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
@@ -176,7 +165,7 @@ def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:
     assert seen == [(3, [(0, 2), (1, 2), (2, 2)])]
 
 
-def test_a_query_that_is_started_without_adaptive_execution_has_plans_that_stay(
+def test_query_keeps_adaptive_execution_disabled(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job.feed(files=1, rows=6)
@@ -194,7 +183,7 @@ def test_a_query_that_is_started_without_adaptive_execution_has_plans_that_stay(
     assert "AdaptiveSparkPlan" not in plan
 
 
-def test_rows_that_are_no_stream_have_no_writer(spark: SparkSession) -> None:
+def test_batch_rows_have_no_stream_writer(spark: SparkSession) -> None:
     rows = spark.range(3).withColumnRenamed("id", "key")
     output = keyed(rows, "key", uid="sums", parallelism=2).agg(n=hf.count())
     with pytest.raises(AnalysisException, match="WRITE_STREAM_NOT_ALLOWED"):
@@ -202,23 +191,25 @@ def test_rows_that_are_no_stream_have_no_writer(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("key", [(), "other", ("key", "other")])
-def test_a_key_is_columns_of_the_rows(key: Any, job: Job) -> None:
+def test_unknown_key_columns_are_refused(key: Any, job: Job) -> None:
     with pytest.raises(InvalidRequestError, match="key"):
-        keyed(stream(job), key, uid="sums", parallelism=2)
+        keyed(keyed_stream(job), key, uid="sums", parallelism=2)
 
 
-def test_a_key_that_is_an_expression_is_refused(job: Job) -> None:
-    rows = stream(job)
+def test_key_expression_is_refused(job: Job) -> None:
+    rows = keyed_stream(job)
     with pytest.raises(InvalidRequestError, match=r"must be names of columns, .* withColumn"):
         keyed(rows, rows["key"] + 1, uid="sums", parallelism=2)  # type: ignore[arg-type]
 
 
-def test_what_is_of_another_kind_than_its_method_takes_is_refused_on_the_driver(job: Job) -> None:
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
-    with pytest.raises(InvalidRequestError, match="Totals is a class; pass an object of it"):
-        rows.transformWithState(Totals, "key long", "Update", "None")  # type: ignore[arg-type]
+def test_arguments_of_another_type_are_refused_on_the_driver(job: Job) -> None:
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
+    with pytest.raises(
+        InvalidRequestError, match="TotalsProcessor is a class; pass an object of it"
+    ):
+        rows.transformWithState(TotalsProcessor, "key long", "Update", "None")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=r"is a StatefulProcessor; run it by keyed"):
-        rows.process(Totals(), "key long")  # type: ignore[arg-type]
+        rows.process(TotalsProcessor(), "key long")  # type: ignore[arg-type]
     for aggregate in (hf.sum("at"), hf.avg("at")):
         with pytest.raises(InvalidRequestError, match=r"'at': it has type timestamp.* cast it"):
             rows.agg(n=aggregate)
@@ -243,11 +234,11 @@ def test_what_is_of_another_kind_than_its_method_takes_is_refused_on_the_driver(
             rows.window(wrong, time="at").agg(n=hf.count())  # type: ignore[arg-type]
 
 
-def test_windows_need_a_column_of_times_and_tell_when_no_watermark_can_end_them(
+def test_windows_need_a_time_column_and_warn_without_a_watermark(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     minute = hf.tumbling_windows(timedelta(minutes=1))
-    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    rows = keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
     for time, text in (("value", "must be a timestamp"), ("other", "no column 'other'")):
         with pytest.raises(InvalidRequestError, match=text):
             rows.window(minute, time=time)
@@ -262,4 +253,4 @@ def test_windows_need_a_column_of_times_and_tell_when_no_watermark_can_end_them(
 def test_event_time_needs_a_watermark(job: Job) -> None:
     rows = keyed(job.stream(), "id", uid="sums", parallelism=2)
     with pytest.raises(InvalidRequestError, match="call withWatermark before writeStream"):
-        rows.transformWithState(Totals(), "key long", "Update", "EventTime")
+        rows.transformWithState(TotalsProcessor(), "key long", "Update", "EventTime")

@@ -76,8 +76,7 @@ def run(
         reports=reported,
     )
     rows = pa.record_batch(
-        {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4},
-        schema=Job.arrow_schema,
+        {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4}, schema=Job.arrow_schema
     ).append_column("subtask", pa.array([-1, *marks], pa.int32()))
     ids = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
     return ids, reported.value
@@ -120,10 +119,7 @@ def test_durations_of_steps_are_from_the_clock_of_the_job(memory_directory: str)
     ids=["returns nothing", "returns a number", "yields a dict", "leaves rows", "other columns"],
 )
 def test_operator_with_invalid_output_is_refused(
-    memory_directory: str,
-    function: StatefulFunction,
-    error: type[CheckpointError],
-    words: str,
+    memory_directory: str, function: StatefulFunction, error: type[CheckpointError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         run(memory_directory, function)

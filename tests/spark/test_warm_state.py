@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job
-from jobs.operators import CountsLongs, DiesOnce, Groups, local_directories
+from jobs.operators import DiesOnce, Groups, RowNumbers, local_directories
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import StatefulFunction
@@ -39,7 +39,7 @@ def counting(
     job: Job, function: StatefulFunction | None = None, **options: object
 ) -> StatefulOperator:
     schema = "id long, nth long, subtask int"
-    return job.operator(function or CountsLongs(), schema=schema, **options)
+    return job.operator(function or RowNumbers(), schema=schema, **options)
 
 
 def metadata_of(job: Job, checkpoint_id: int) -> CheckpointMetadata:
@@ -126,7 +126,7 @@ def test_state_of_an_uncommitted_batch_is_not_used(job: Job) -> None:
 
     with pytest.raises(Exception, match="as planned"):
         job.run(counting(job, sink=fails_in_the_third))
-    assert job.completed() == [1, 2]
+    assert job.checkpoint_ids() == [1, 2]
     job.run(counting(job))
     check_each_row_was_counted_once(job, 4)
     assert "storage" not in sources(job, 3) | sources(job, 4)
@@ -143,7 +143,7 @@ def test_job_at_an_older_checkpoint_ignores_newer_copies(job: Job) -> None:
             (job.spark_checkpoint / log / str(batch_id)).unlink()
             (job.spark_checkpoint / log / f".{batch_id}.crc").unlink(missing_ok=True)
     job.run(counting(job))
-    assert job.completed() == [1, 2, 3, 4]
+    assert job.checkpoint_ids() == [1, 2, 3, 4]
     check_each_row_was_counted_once(job, 4)
 
 

@@ -1,4 +1,4 @@
-"""Windows: what comes out is what rows one by one would make, whatever runs again and wherever keys move."""
+"""Windows: the output equals that of rows one by one, over replays and rescaling."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def result(rows: list[Row]) -> dict[str, Any]:
 
 
 @dataclass
-class Held:
+class ModelWindow:
     """A window of the model."""
 
     start: int
@@ -90,12 +90,12 @@ class Held:
 
 @dataclass
 class Model:
-    """Takes rows one by one, and says what comes out of a batch."""
+    """Takes rows one by one, and computes the output of a batch."""
 
     windows: WindowAssigner
     lateness: int
     emit: str
-    held: dict[int | None, list[Held]] = field(default_factory=lambda: defaultdict(list))
+    held: dict[int | None, list[ModelWindow]] = field(default_factory=lambda: defaultdict(list))
     late: int = 0
 
     def batch(self, rows: list[Row], late: int, watermark: int) -> list[tuple[Any, ...]]:
@@ -131,7 +131,7 @@ class Model:
             if end - 1 + self.lateness > late:
                 is_held = True
                 same = [held for held in self.held[row[0]] if held.start == start]
-                window = same[0] if same else Held(start, end)
+                window = same[0] if same else ModelWindow(start, end)
                 if not same:
                     self.held[row[0]].append(window)
                 window.rows.append(row)
@@ -139,7 +139,7 @@ class Model:
         self.late += not is_held and time + self.lateness <= late
 
     def add_to_sessions(self, row: Row, windows: SessionWindows) -> None:
-        window = Held(row[1], row[1] + windows.gap_ms, [row])
+        window = ModelWindow(row[1], row[1] + windows.gap_ms, [row])
         for other in [*self.held[row[0]]]:
             if other.start <= window.end and window.start <= other.end:
                 self.held[row[0]].remove(other)
@@ -151,8 +151,8 @@ class Model:
         self.held[row[0]].append(window)
 
 
-def shown(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What came out, as the model says it."""
+def to_model(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Convert output rows to those of the model."""
     return in_order(
         [
             (
@@ -172,9 +172,7 @@ def in_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from([None, 1, 2, 3]),
-        st.integers(0, 100),
-        st.none() | st.integers(-5, 5),
+        st.sampled_from([None, 1, 2, 3]), st.integers(0, 100), st.none() | st.integers(-5, 5)
     ),
     max_size=12,
 )
@@ -198,7 +196,7 @@ ASSIGNERS = st.sampled_from(
 
 
 @given(ASSIGNERS, st.sampled_from([0, 1, 15]), st.sampled_from(["append", "update"]), BATCHES)
-def test_windows_are_what_rows_one_by_one_make(
+def test_windows_equal_those_of_rows_one_by_one(
     windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any]
 ) -> None:
     check_windows(windows, lateness, emit, batches, "columnar")
@@ -207,7 +205,7 @@ def test_windows_are_what_rows_one_by_one_make(
 @pytest.mark.parametrize(
     "windows", [tumbling_windows(ms(10)), sliding_windows(ms(10), ms(5)), session_windows(ms(7))]
 )
-def test_windows_of_rows_that_arrow_holds_in_several_arrays_are_the_same(
+def test_windows_of_rows_in_several_arrays_are_the_same(
     monkeypatch: pytest.MonkeyPatch, windows: WindowAssigner
 ) -> None:
     monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", 1)
@@ -218,18 +216,14 @@ def test_windows_of_rows_that_arrow_holds_in_several_arrays_are_the_same(
 @pytest.mark.exhaustive  # a database is opened for each subtask of each batch
 @settings(max_examples=5)
 @given(ASSIGNERS, st.sampled_from([0, 15]), st.sampled_from(["append", "update"]), BATCHES)
-def test_windows_in_rocksdb_are_what_rows_one_by_one_make(
+def test_windows_in_rocksdb_equal_those_of_rows_one_by_one(
     windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any]
 ) -> None:
     check_windows(windows, lateness, emit, batches, "rocksdb")
 
 
 def check_windows(
-    windows: WindowAssigner,
-    lateness: int,
-    emit: Any,
-    batches: list[Any],
-    backend: BackendName,
+    windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any], backend: BackendName
 ) -> None:
     model = Model(windows, lateness, emit)
     subtasks = KeyedSubtasks(
@@ -245,15 +239,25 @@ def check_windows(
         subtasks.parallelism = parallelism
         moved = [(key, time + late - 20, value) for key, time, value in rows]
         out = subtasks.batch(table(moved), watermark=watermark, replays=replays)
-        assert shown(out) == in_order(model.batch(moved, late, watermark))
+        assert to_model(out) == in_order(model.batch(moved, late, watermark))
         assert subtasks.late_rows == model.late
     late, watermark = watermark, watermark + 1000
     out = subtasks.batch(table([]), watermark=watermark)
-    assert shown(out) == in_order(model.batch([], late, watermark))
+    assert to_model(out) == in_order(model.batch([], late, watermark))
     assert not any(model.held.values())
 
 
-def function_of(calls: list[Any]) -> Callable[..., Any]:
+def windowed_function(function: Callable[..., Any], windows: Any, **options: Any) -> KeyedSubtasks:
+    return KeyedSubtasks(
+        lambda: WindowedFunction(function, windows, **{"time": "ts", **options}),
+        KEY,
+        output=COUNTED,
+    )
+
+
+def recorder(calls: list[Any]) -> Callable[..., Any]:
+    """Return a function that records its calls, and yields the number of rows above 1."""
+
     def function(key: tuple[Any, ...], window: Window, rows: pa.Table) -> list[dict[str, Any]]:
         calls.append((key, window, rows.to_pylist()))
         return [{"k": key[0], "rows": rows.num_rows}] if rows.num_rows > 1 else []
@@ -262,13 +266,9 @@ def function_of(calls: list[Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_a_function_gets_the_rows_of_a_window_in_order_of_time() -> None:
+def test_function_gets_the_rows_of_a_window_ordered_by_time() -> None:
     calls: list[Any] = []
-    subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(function_of(calls), tumbling_windows(ms(10)), time="ts"),
-        KEY,
-        output=COUNTED,
-    )
+    subtasks = windowed_function(recorder(calls), tumbling_windows(ms(10)))
     assert subtasks.batch(table([(1, 7, 70), (2, 3, None)])) == []
     out = subtasks.batch(table([(1, 2, 20), (1, 12, 0)]), watermark=9)
 
@@ -283,10 +283,10 @@ def test_a_function_gets_the_rows_of_a_window_in_order_of_time() -> None:
     ]
 
 
-def test_a_function_may_give_arrow_data_or_nothing() -> None:
+def test_function_may_return_arrow_data_or_none() -> None:
     def function(key: tuple[Any, ...], window: Window, rows: pa.Table) -> Any:
-        made = pa.table({"k": [key[0]]})
-        return {1: [made], 2: made.to_batches()}.get(key[0])
+        keys = pa.table({"k": [key[0]]})
+        return {1: [keys], 2: keys.to_batches()}.get(key[0])
 
     subtasks = KeyedSubtasks(
         lambda: WindowedFunction(function, session_windows(ms(10)), time="ts"), KEY, output=KEY
@@ -297,9 +297,7 @@ def test_a_function_may_give_arrow_data_or_nothing() -> None:
 
 @pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize(("lateness", "last_timer"), [(0, 36), (5, 41)])
-def test_no_batch_comes_for_the_timers_of_a_session_that_has_grown(
-    lateness: int, last_timer: int
-) -> None:
+def test_grown_session_has_no_outdated_timers(lateness: int, last_timer: int) -> None:
     subtasks = KeyedSubtasks(
         lambda: WindowedAggregation(
             {"rows": hf.count()}, session_windows(ms(10)), time="ts", allowed_lateness=ms(lateness)
@@ -315,12 +313,12 @@ def test_no_batch_comes_for_the_timers_of_a_session_that_has_grown(
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_sessions_that_are_merged_count_distinct_values_of_both() -> None:
+def test_merged_sessions_count_distinct_values_of_both() -> None:
     def sketch(values: range) -> bytes:
-        made = hll_sketch(12, tgt_hll_type.HLL_8)
+        hll = hll_sketch(12, tgt_hll_type.HLL_8)
         for value in values:
-            made.update(value)
-        data: bytes = made.serialize_updatable()
+            hll.update(value)
+        data: bytes = hll.serialize_updatable()
         return data
 
     distinct = {"n": hf.approx_count_distinct("value")}
@@ -340,11 +338,7 @@ def test_sessions_that_are_merged_count_distinct_values_of_both() -> None:
 
 
 def test_rows_without_a_time_are_in_no_window() -> None:
-    subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(function_of([]), tumbling_windows(ms(10)), time="ts"),
-        KEY,
-        output=COUNTED,
-    )
+    subtasks = windowed_function(recorder([]), tumbling_windows(ms(10)))
     rows = table([(1, 1, 1), (1, 2, 2), (1, 3, 3)])
     times = pa.array([None, 2000, 3000], pa.int64()).cast(TIME)
     out = subtasks.batch(rows.set_column(1, "ts", times), watermark=100)
@@ -352,27 +346,23 @@ def test_rows_without_a_time_are_in_no_window() -> None:
     assert subtasks.late_rows == 0
 
 
-def test_parts_of_milliseconds_are_rounded_down() -> None:
+def test_fractions_of_milliseconds_are_rounded_down() -> None:
     calls: list[Any] = []
-    subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(function_of(calls), tumbling_windows(ms(10)), time="ts"),
-        KEY,
-        output=COUNTED,
-    )
+    subtasks = windowed_function(recorder(calls), tumbling_windows(ms(10)))
     rows = table([(1, 0, 1), (1, 0, 2)])
     times = pa.array([9_999, 10_001], pa.int64()).cast(TIME)
     subtasks.batch(rows.set_column(1, "ts", times), watermark=100)
     assert [call[1] for call in calls] == [Window(at(0), at(10)), Window(at(10), at(20))]
 
 
-def test_what_is_no_window_is_refused() -> None:
+def test_bad_windows_are_refused() -> None:
     refused: list[tuple[Callable[[], object], str]] = [
         (lambda: tumbling_windows(ms(0)), "the size of windows must be >= 1 ms, got 0:00:00"),
         (lambda: sliding_windows(ms(5), ms(0.5)), "the slide of windows"),
         (lambda: session_windows(5), "must be a timedelta of whole milliseconds"),  # type: ignore[arg-type]
         (
             lambda: WindowedFunction(
-                function_of([]),
+                recorder([]),
                 session_windows(ms(1)),
                 time="ts",
                 emit="always",  # type: ignore[arg-type]
@@ -381,7 +371,7 @@ def test_what_is_no_window_is_refused() -> None:
         ),
         (
             lambda: WindowedFunction(
-                function_of([]), session_windows(ms(1)), time="ts", allowed_lateness=-ms(1)
+                recorder([]), session_windows(ms(1)), time="ts", allowed_lateness=-ms(1)
             ),
             "the allowed lateness of windows",
         ),
@@ -391,20 +381,17 @@ def test_what_is_no_window_is_refused() -> None:
             make()
 
 
-def test_rows_need_a_column_of_event_time() -> None:
+def test_rows_need_an_event_time_column() -> None:
     for time, text in [
         ("t", "rows have no column 't'"),
         ("v", "'v' of event time must be a timestamp, got int64"),
     ]:
-        subtasks = KeyedSubtasks(
-            lambda time=time: WindowedFunction(function_of([]), session_windows(ms(1)), time=time),  # type: ignore[misc]
-            KEY,
-        )
+        subtasks = windowed_function(recorder([]), session_windows(ms(1)), time=time)
         with pytest.raises(InvalidRequestError, match=text):
             subtasks.batch(table([(1, 1, 1)]))
 
 
-def test_an_aggregate_can_not_have_the_name_of_a_column_of_its_window() -> None:
+def test_aggregate_with_the_name_of_a_window_column_is_refused() -> None:
     subtasks = KeyedSubtasks(
         lambda: WindowedAggregation({"window_end": hf.count()}, session_windows(ms(1)), time="ts"),
         KEY,
@@ -416,17 +403,10 @@ def test_an_aggregate_can_not_have_the_name_of_a_column_of_its_window() -> None:
 @pytest.mark.parametrize(
     "windows", [tumbling_windows(ms(10)), sliding_windows(ms(10), ms(5)), session_windows(ms(10))]
 )
-def test_rows_at_the_edge_of_the_calendar_have_windows(windows: WindowAssigner) -> None:
+def test_rows_at_the_ends_of_the_calendar_have_windows(windows: WindowAssigner) -> None:
     calls: list[Any] = []
-    subtasks = KeyedSubtasks(
-        lambda: WindowedFunction(
-            lambda key, window, rows: calls.append((key, window, rows.num_rows)),
-            windows,
-            time="ts",
-            emit="update",
-        ),
-        KEY,
-        output=COUNTED,
+    subtasks = windowed_function(
+        lambda key, window, rows: calls.append((key, window, rows.num_rows)), windows, emit="update"
     )
     micros = [datetime.max, datetime.min]  # noqa: DTZ901
     edges = [pa.scalar(edge, pa.timestamp("us")).value for edge in micros]

@@ -75,9 +75,7 @@ def test_states_from_memory_are_migrated_like_those_from_storage(
     assert wider.get() == [1, 2]
 
 
-def test_later_changes_of_a_task_are_not_in_memory(
-    factory: CheckpointStreamFactory,
-) -> None:
+def test_later_changes_of_a_task_are_not_in_memory(factory: CheckpointStreamFactory) -> None:
     backend = backend_of([1, 2])
     handle, written = snapshot(backend, factory)
     before = contents(OperatorStateBackend.from_written(written))

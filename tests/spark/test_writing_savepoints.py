@@ -21,7 +21,7 @@ from contracts.written_keyed_states import (
     restored_keyed,
 )
 from jobs.job import Job
-from jobs.operators import AllKinds, CountsLongs, TellsOfItself
+from jobs.operators import AllOperatorStates, RowNumbers, SubtaskReporter
 from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -58,7 +58,11 @@ def run_all_kinds(job: Job, parallelism: int = 2, rows: int = 0) -> list[Row]:
     """Run a batch through an operator with each kind of state: what each held before it."""
     seen = Seen()
     job.feed(files=1, rows=rows)
-    job.run(job.operator(AllKinds(), parallelism=parallelism, schema=AllKinds.schema, sink=seen))
+    job.run(
+        job.operator(
+            AllOperatorStates(), parallelism=parallelism, schema=AllOperatorStates.schema, sink=seen
+        )
+    )
     return seen.rows
 
 
@@ -107,9 +111,9 @@ def test_a_first_batch_that_fails_begins_with_it_again(spark: SparkSession, job:
         raise OSError("as planned")
 
     with pytest.raises(StreamingQueryException, match="as planned"):
-        job.run(job.operator(CountsLongs(), sink=fails, **options))
+        job.run(job.operator(RowNumbers(), sink=fails, **options))
     seen = Seen()
-    job.run(job.operator(CountsLongs(), sink=seen, **options))
+    job.run(job.operator(RowNumbers(), sink=seen, **options))
     assert sorted(row.nth for row in seen.rows) == [3, 4, 5, 6]
 
 
@@ -128,10 +132,10 @@ def test_an_operator_with_keys_begins_where_its_keys_are(spark: SparkSession, jo
     )
     job.settings[PATH] = pointer
     job.feed(files=1, rows=3)
-    schema = Job.schema + TellsOfItself.added
+    schema = Job.schema + SubtaskReporter.added
     with pytest.raises(StreamingQueryException, match="partitions rows evenly"):
-        job.run(job.operator(TellsOfItself(), schema=schema))
-    job.run(job.operator(TellsOfItself(), schema=schema, key="name"))
+        job.run(job.operator(SubtaskReporter(), schema=schema))
+    job.run(job.operator(SubtaskReporter(), schema=schema, key="name"))
     stored = job.latest().metadata.operators["operator"]
     assert (stored.key, stored.key_hash, bool(stored.key_types)) == (("name",), KEY_HASH, True)
     held = holdfast.read_state(job.latest().location.external_pointer, "operator", "batches")
@@ -144,9 +148,9 @@ def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
     )
     job.feed(files=1, rows=3)
     with pytest.raises(StreamingQueryException, match=r"has operators \['gone'\]"):
-        job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+        job.run(job.operator(RowNumbers(), schema="id long, nth long, subtask int"))
     job.settings["spark.holdfast.checkpoint.allow-non-restored-state"] = "true"
-    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    job.run(job.operator(RowNumbers(), schema="id long, nth long, subtask int"))
 
 
 @pytest.mark.exhaustive
@@ -181,7 +185,7 @@ def test_state_is_repaired_and_the_query_goes_on(
     fork.settings |= restored.settings
     job.feed(files=1, rows=5)
     seen = Seen()
-    function = job.operator(AllKinds(), schema=AllKinds.schema, sink=seen)
+    function = job.operator(AllOperatorStates(), schema=AllOperatorStates.schema, sink=seen)
     fork.start(function, job.stream(), availableNow=True).awaitTermination()
     assert [sorted(row.rules) for row in seen.rows] == [["limit=7", "more=1"]] * 2
     assert sorted(element for row in seen.rows for element in row.list) == [0, 20, 40, 60, 80]
@@ -222,9 +226,7 @@ def one_operator(directory: Path) -> Checkpoint:
     return checkpoint
 
 
-def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(
-    tmp_path: Path,
-) -> None:
+def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(tmp_path: Path) -> None:
     location = Path(one_operator(tmp_path).complete().removeprefix("file://"))
     target = tmp_path / "copy"
     state = {("operator", "s"): pa.table({"value": [1]})}

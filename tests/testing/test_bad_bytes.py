@@ -76,5 +76,7 @@ def test_coverage_inputs_give_values_or_holdfast_errors(name: str, tmp_path: Pat
 
 def test_shortest_input_of_equal_coverage_is_kept() -> None:
     longer = b"longer"
-    kept = minimal_corpus(Reader({"it": b"whole"}, check_length), [b"longest", longer, b"whole", b"ended"])
+    kept = minimal_corpus(
+        Reader({"it": b"whole"}, check_length), [b"longest", longer, b"whole", b"ended"]
+    )
     assert kept == [longer]

@@ -1,6 +1,5 @@
 """A result of each key, aggregated from all added values."""
 
-from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,9 +9,9 @@ import pyarrow.compute as pc
 from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of, named_conversion
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ValuePage
+from holdfast.backends.keyed.states.current_key import KeyCursor, MergeableView, ValuePage
 from holdfast.backends.keyed.states.reducing_state import FoldingColumns
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
 from holdfast.backends.keyed.states.value_form import combine_chunks
 from holdfast.backends.serializers import serializer_of
 from holdfast.errors import InvalidRequestError
@@ -30,28 +29,19 @@ class AverageColumns(StateColumns):
         self.sums = FoldingColumns(rows, ("sum", "count"))
 
     def get(self, keys: Keys) -> pa.DoubleArray:
-        """Return the mean of each key; null for keys without values.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
-        """
+        """Return the mean of each key; null for keys without values."""
         sums = self.sums.get(keys)
         total, count = sums.flatten()
         return pc.divide(total, count.cast(pa.float64()))
 
     def add(self, keys: Keys, values: Elements) -> None:
-        """Add the number of each row of the batch to the mean of its key.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is not a number.
-        """
+        """Add the number of each row of the batch to the mean of its key."""
         try:
             numbers = combine_chunks(chunks_of(values, pa.float64()), pa.float64())
         except IncompatibleValueError as error:
-            message = (
+            raise InvalidRequestError(
                 f"values don't fit state {self.rows.name!r}, which is a mean of floats: {error}"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
         self.sums.add(keys, {"sum": numbers})
 
 
@@ -68,11 +58,7 @@ class AggregatingColumns(StateColumns):
         self.function = function
 
     def get(self, keys: Keys) -> list[Any]:
-        """Return the result of each key; None for keys without values.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
-        """
+        """Return the result of each key; None for keys without values."""
         self.rows.begin(keys)
         present, stored = self.rows.get(keys)
         return [
@@ -83,13 +69,8 @@ class AggregatingColumns(StateColumns):
     def add(self, keys: Keys, values: Any) -> None:
         """Add the value of each row of the batch to the accumulator of its key, in the order of rows.
 
-        Args:
-            keys: The keys.
-            values: A value for each row; the function gets Arrow data as Python objects.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is `None`, or an
-                accumulator is of another type than the function declares.
+        The function gets Arrow data as Python objects. Raises `InvalidRequestError` if it returns an accumulator of another
+        type than it declares.
         """
         self.rows.check(keys)
         if hasattr(values, "to_pylist"):
@@ -97,19 +78,17 @@ class AggregatingColumns(StateColumns):
                 objects = values.to_pylist()
         else:
             objects = list(values)
-        check_length(self.rows.name, len(objects), len(keys.codes), "rows")
         if any(value is None for value in objects):
             message = f"values don't fit state {self.rows.name!r}: values must not be None"
             raise InvalidRequestError(message)
-        self.rows.flush()
-        accumulators = self.rows.objects(keys)
-        for index, value in zip(keys.codes.tolist(), objects, strict=True):
-            accumulator = accumulators[index]
-            if accumulator is None:
-                accumulator = self.function.create_accumulator()
-            accumulators[index] = self.function.add(value, accumulator)
-        if len(keys):
-            self.rows.put(keys, self.rows.form.encode(accumulators))
+        self._fold(keys, objects, partial(_add, self.function))
+
+
+def _add(function: AggregateFunction, accumulator: Any | None, value: Any) -> Any:
+    """Return the accumulator of a key with another value."""
+    return function.add(
+        value, function.create_accumulator() if accumulator is None else accumulator
+    )
 
 
 _FLOATS = serializer_of(float, {})
@@ -149,7 +128,24 @@ class Average(AggregateFunction):
         return {name: accumulator[name] + other[name] for name in ("sum", "count")}
 
 
-class AggregatingState(CurrentKeyView[ValuePage, AggregatingColumns | AverageColumns]):
+class AccumulatorPage(ValuePage):
+    """The accumulators of the keys of a batch."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, rows: ValueRows, function: AggregateFunction, keys: Keys) -> None:
+        super().__init__(rows, keys)
+        self._function = function
+
+    def merge(self, index: int, accumulator: Any) -> None:
+        """Merge an accumulator into that of a key."""
+        before = self.read(index)
+        if before is not None:
+            accumulator = self._function.merge(before, accumulator)
+        self.write(index, accumulator)
+
+
+class AggregatingState(MergeableView[AccumulatorPage, AggregatingColumns | AverageColumns]):
     """A result of the current key, aggregated from all added values, in the current namespace if there are namespaces.
 
     Source:
@@ -162,58 +158,24 @@ class AggregatingState(CurrentKeyView[ValuePage, AggregatingColumns | AverageCol
         function: AggregateFunction,
         cursor: KeyCursor,
     ) -> None:
-        super().__init__(columns, cursor, partial(ValuePage, columns.rows))
+        super().__init__(columns, cursor, partial(AccumulatorPage, columns.rows, function))
         self._function = function
 
     def get(self) -> Any:
-        """Return the result of the current key, or None if nothing was added.
-
-        Raises:
-            InvalidRequestError: No key is current.
-        """
+        """Return the result of the current key, or None if nothing was added."""
         page, index = self._current()
         accumulator = page.read(index)
         return None if accumulator is None else self._function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
-        """Add a value; None clears the state.
-
-        Raises:
-            InvalidRequestError: No key is current, or the state is a mean and the value is not a number.
-        """
+        """Add a value; None clears the state. Raises `InvalidRequestError` if it is not a number for a mean."""
         page, index = self._current()
-        if value is None:
-            page.write(index, None)
-            return
-        accumulator = page.read(index)
-        if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        page.write(index, self._function.add(value, accumulator))
+        accumulator = None
+        if value is not None:
+            accumulator = _add(self._function, page.read(index), value)
+        page.write(index, accumulator)
 
     def clear(self) -> None:
-        """Remove the accumulator. Raises `InvalidRequestError` if no key is current."""
+        """Remove the accumulator."""
         page, index = self._current()
         page.write(index, None)
-
-    def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
-        """Merge the current key's accumulators in some namespaces into that of another one, and remove them there.
-
-        Args:
-            target: The namespace that gets the accumulators: a value for each of its columns.
-            sources: The namespaces that lose their accumulators.
-
-        Raises:
-            InvalidRequestError: No key is current, or a namespace is not valid for the state.
-        """
-        _, index = self._cursor.current()
-        for source in sources:
-            page = self._pages.of(tuple(source))
-            accumulator = page.read(index)
-            if accumulator is None:
-                continue
-            page.write(index, None)
-            merged = self._pages.of(tuple(target))
-            before = merged.read(index)
-            if before is not None:
-                accumulator = self._function.merge(before, accumulator)
-            merged.write(index, accumulator)

@@ -2,15 +2,15 @@
 
     KeyCursor        the keys of a batch and the current one, shared by all states of a subtask
     CurrentKeyView   the base of states of the current key; its values are in pages over a state of many keys
-    Pages            the pages of a state, by namespace
+    MergeableView    the base of those whose namespaces can be merged
     ValuePage        the page of states with a value for each key; lists, maps and timers have their own
-    ReadAhead        the lists or maps that a page has read: of all keys, or of the next ones if their order is known
+    ReadAhead        chooses the keys whose lists or maps are read: all, or the next ones if their order is known
 
 A page reads many keys at once when a value is first needed, and writes its changes in one call when it is flushed: at
 the end of the batch, and before the state of many keys is used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -56,12 +56,7 @@ class KeyCursor:
         self._position = 0
 
     def begin(self, keys: Keys, order: Positions | None = None) -> None:
-        """Begin a batch; no key is current yet.
-
-        Args:
-            keys: The keys of the batch.
-            order: The indices of keys in the order in which `seek` will choose them; None if that is unknown.
-        """
+        """Begin a batch of keys; none is current yet. If it is known, `order` has their indices in the order of `seek`."""
         self.keys, self.count = keys, len(keys)
         self._order, self._position = order, 0
 
@@ -71,22 +66,16 @@ class KeyCursor:
         self.count = 0
 
     def seek(self, position: int, index: int) -> None:
-        """Make the key at a position of the order current.
-
-        Args:
-            position: The position, ascending from call to call.
-            index: The key there.
-        """
+        """Make a key current: that at an index, whose position in the order is not below the last one."""
         self._position, self.index = position, index
 
     def current(self) -> tuple[Keys, int]:
         """Return the keys of the batch and the index of the current one. Raises `InvalidRequestError` without one."""
         if self.keys is None or self.index is None:
-            message = (
+            raise InvalidRequestError(
                 "no key is current: state of the current key can be used after `begin_batch` and `set_current_key`, "
                 "until the batch ends"
             )
-            raise InvalidRequestError(message)
         return self.keys, self.index
 
     def upcoming(self, positions: int) -> Positions | None:
@@ -114,114 +103,32 @@ class BatchView(Protocol):
         ...
 
 
-_T = TypeVar("_T")
 _Page = TypeVar("_Page", bound=Page)
 _Columns = TypeVar("_Columns", bound=BatchView)
-
-
-class Pages(Generic[_Page]):
-    """The pages of a state, by namespace; each is made when it is first used.
-
-    Args:
-        rows: The rows of the state.
-        cursor: The current key.
-        make: Makes a page for keys.
-    """
-
-    def __init__(self, rows: CheckedRows, cursor: KeyCursor, make: Callable[[Keys], _Page]) -> None:
-        self._name = rows.name
-        self._namespace = rows.table.spec.namespace
-        self._natives = tuple(_NATIVE.get(field.type) for field in self._namespace)
-        self._hash_of = rows.hash_of
-        self._cursor = cursor
-        self._make: Callable[[Keys], _Page] | None = make
-        self._closed_reason = ""
-        self._pages: dict[Namespace, _Page] = {}
-
-    def current(self) -> _Page:
-        """Return the page of the current namespace. Raises `InvalidRequestError` without a current key or namespace."""
-        self._cursor.current()
-        if not len(self._namespace):
-            return self.of(())
-        if self._cursor.namespace is None:
-            message = f"state {self._name!r} has namespaces, and none is current: call `set_current_namespace`"
-            raise InvalidRequestError(message)
-        return self.of(self._cursor.namespace)
-
-    def of(self, namespace: Namespace) -> _Page:
-        """Return the page of a namespace. Raises `InvalidRequestError` if the namespace is not valid for the state."""
-        name: Namespace = namespace
-        if tuple(map(type, namespace)) != self._natives:
-            name = self._dictionary_key(namespace)
-        try:
-            page = self._pages.get(name)
-        except TypeError:
-            message = (
-                f"state {self._name!r}: namespace {namespace} has a value that can't be hashed; use the state of many "
-                "keys at once, with `in_namespaces`"
-            )
-            raise InvalidRequestError(message) from None
-        if page is None:
-            if self._make is None:
-                self.refuse()
-            keys = self._cursor.keys
-            assert keys is not None  # pages are used within a batch
-            scalars = namespace_scalars(self._name, namespace, self._namespace)
-            if scalars:
-                keys = keys.in_namespace(scalars, self._hash_of)
-            page = self._pages[name] = self._make(keys)
-        return page
-
-    def _dictionary_key(self, namespace: Namespace) -> Namespace:
-        """Return the namespace as a dictionary's key, equal to another one exactly where Arrow's values are equal."""
-        parts = []
-        for scalar in namespace_scalars(self._name, namespace, self._namespace):
-            try:
-                part = scalar.as_py()
-            except (OverflowError, ValueError) as error:
-                message = (
-                    f"state {self._name!r}: Python has no object for a namespace of type {scalar.type}; use the state "
-                    "of many keys at once, with `in_namespaces`"
-                )
-                raise InvalidRequestError(message) from error
-            as_key = dictionary_key(scalar.type)
-            parts.append(part if as_key is None or part is None else as_key(part))
-        return tuple(parts)
-
-    def store(self) -> None:
-        """Write back changes, and forget all pages."""
-        pages, self._pages = self._pages, {}
-        for page in pages.values():
-            page.store()
-
-    def discard(self) -> None:
-        """Forget all pages and their changes."""
-        self._pages = {}
-
-    def close(self, reason: str) -> None:
-        """Forget all pages, and refuse further use for this reason."""
-        self.discard()
-        self._make = None
-        self._closed_reason = reason
-
-    def refuse(self) -> NoReturn:
-        """Raise the `InvalidRequestError` of a closed state."""
-        raise InvalidRequestError(self._closed_reason)
 
 
 class CurrentKeyView(Generic[_Page, _Columns]):
     """A state of the current key, in the current namespace if it has namespaces.
 
+    Values are in pages, one for each namespace that is used. Every method raises `InvalidRequestError` if no key is
+    current, or no namespace of a state with namespaces.
+
     Args:
         columns: The state of many keys at once.
         cursor: The current key.
-        page: Makes a page for the keys of a batch.
+        make_page: Makes a page for the keys of a batch.
     """
 
-    def __init__(self, columns: _Columns, cursor: KeyCursor, page: Callable[[Keys], _Page]) -> None:
+    def __init__(
+        self, columns: _Columns, cursor: KeyCursor, make_page: Callable[[Keys], _Page]
+    ) -> None:
         self._columns = columns
         self._cursor = cursor
-        self._pages = Pages(columns.rows, cursor, page)
+        self._make_page: Callable[[Keys], _Page] | None = make_page
+        self._closed_reason = ""
+        self._namespace = columns.rows.table.spec.namespace
+        self._natives = tuple(_NATIVE.get(field.type) for field in self._namespace)
+        self._pages: dict[Namespace, _Page] = {}
         self._select(None)
         columns.rows.flush = self.flush
 
@@ -242,35 +149,142 @@ class CurrentKeyView(Generic[_Page, _Columns]):
     def flush(self) -> None:
         """Write back changes, and forget values that were read.
 
-        Raises:
-            InvalidRequestError: A value that was given to the state is of another type.
+        Raises `InvalidRequestError` if a value that was given to the state is of another type.
         """
-        self._select(None)
-        self._pages.store()
+        pages = list(self._pages.values())
+        self.discard()
+        for page in pages:
+            page.store()
 
     def discard(self) -> None:
         """Forget changes, and values that were read."""
         self._select(None)
-        self._pages.discard()
+        self._pages = {}
 
     def close(self, reason: str) -> None:
         """Forget changes, and refuse further use for this reason."""
-        self._select(None)
-        self._pages.close(reason)
-        self._columns.rows.flush = self._pages.refuse
+        self.discard()
+        self._make_page, self._closed_reason = None, reason
+        self._columns.rows.flush = self._refuse
 
     def _current(self) -> tuple[_Page, int]:
-        """Return the current page and the index of the current key. Raises `InvalidRequestError` without one."""
-        _, index = self._cursor.current()
-        page = self._page
-        if page is None:
-            page = self._pages.current()
+        """Return the current page and the index of the current key."""
+        page, index = self._page, self._cursor.index
+        if page is None or index is None:
+            _, index = self._cursor.current()
+            page = self._page_in(self._current_namespace())
             self._select(page)
         return page, index
 
     def _select(self, page: _Page | None) -> None:
         """Make a page the current one; None if it is unknown."""
         self._page: _Page | None = page
+
+    def _current_namespace(self) -> Namespace:
+        if not len(self._namespace):
+            return ()
+        if self._cursor.namespace is None:
+            raise InvalidRequestError(
+                f"state {self.name!r} has namespaces, and none is current: call `set_current_namespace`"
+            )
+        return self._cursor.namespace
+
+    def _page_in(self, namespace: Namespace) -> _Page:
+        """Return the page of a namespace. Raises `InvalidRequestError` if the namespace is not valid for the state."""
+        name = namespace
+        if tuple(map(type, namespace)) != self._natives:
+            name = self._namespace_key(namespace)
+        try:
+            page = self._pages.get(name)
+        except TypeError:
+            raise InvalidRequestError(
+                f"state {self.name!r}: namespace {namespace} has a value that can't be hashed; use the state of many "
+                "keys at once, with `in_namespaces`"
+            ) from None
+        if page is None:
+            if self._make_page is None:
+                self._refuse()
+            keys = self._cursor.keys
+            assert keys is not None  # pages are used within a batch
+            scalars = self._scalars(namespace)
+            if scalars:
+                keys = keys.in_namespace(scalars, self._columns.rows.hash_of)
+            page = self._pages[name] = self._make_page(keys)
+        return page
+
+    def _namespace_key(self, namespace: Namespace) -> Namespace:
+        """Return the namespace as a dictionary's key, equal to another one exactly where Arrow's values are equal."""
+        parts = []
+        for scalar in self._scalars(namespace):
+            try:
+                part = scalar.as_py()
+            except (OverflowError, ValueError) as error:
+                raise InvalidRequestError(
+                    f"state {self.name!r}: Python has no object for a namespace of type {scalar.type}; use the state "
+                    "of many keys at once, with `in_namespaces`"
+                ) from error
+            as_key = dictionary_key(scalar.type)
+            parts.append(part if as_key is None or part is None else as_key(part))
+        return tuple(parts)
+
+    def _scalars(self, namespace: Namespace) -> list[pa.Scalar]:
+        """Convert a namespace to Arrow scalars, and None to null. Raises `InvalidRequestError`."""
+        schema = self._namespace
+        if len(namespace) != len(schema):
+            own = f"namespaces of {schema.names}" if len(schema) else "no namespaces"
+            raise InvalidRequestError(
+                f"state {self.name!r} has {own}, got a namespace of {len(namespace)} values"
+            )
+        scalars = []
+        for value, field in zip(namespace, schema, strict=True):
+            try:
+                scalars.append(
+                    pa.scalar(None, field.type) if value is None else scalar_of(value, field.type)
+                )
+            except IncompatibleValueError as error:
+                raise InvalidRequestError(
+                    f"state {self.name!r}: namespace {field.name!r} of type {field.type}: {error}"
+                ) from None
+        return scalars
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidRequestError(self._closed_reason)
+
+
+class MergeablePage(Page, Protocol):
+    """The values of a state whose namespaces can be merged."""
+
+    def take(self, index: int) -> Any:
+        """Remove the value of a key, and return it; None without one."""
+        ...
+
+    def merge(self, index: int, value: Any) -> None:
+        """Merge a value into that of a key."""
+        ...
+
+
+_Mergeable = TypeVar("_Mergeable", bound=MergeablePage)
+
+
+class MergeableView(CurrentKeyView[_Mergeable, _Columns]):
+    """A state of the current key whose namespaces can be merged."""
+
+    def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
+        """Move the current key's values from some namespaces to another one, where they are merged with its own.
+
+        Args:
+            target: The namespace that gets the values: a value for each of its columns.
+            sources: The namespaces that lose their values, in the order in which these are merged.
+
+        Raises:
+            InvalidRequestError: No key is current, or a namespace is not valid for the state.
+        """
+        _, index = self._cursor.current()
+        values = [self._page_in(tuple(source)).take(index) for source in sources]
+        merged = self._page_in(tuple(target))
+        for value in values:
+            if value is not None:
+                merged.merge(index, value)
 
 
 class ValuePage:
@@ -324,6 +338,13 @@ class ValuePage:
         self.values[index] = value
         self.changed[index] = 1
 
+    def take(self, index: int) -> Any:
+        """Remove the value of a key, and return it; None without one."""
+        value = self.read(index)
+        if value is not None:
+            self.write(index, None)
+        return value
+
     def load(self) -> None:
         """Read the values of all keys that were not written before."""
         present, column, living = self.rows.peek(self.keys)
@@ -349,8 +370,8 @@ class ValuePage:
         return self.rows.form.encode_or_null(values)
 
 
-class ReadAhead(Generic[_T]):
-    """The lists or maps that a page has read: of all keys of the batch, or of some keys ahead if their order is known.
+class ReadAhead:
+    """Chooses the keys whose lists or maps a page reads: all of the batch, or some keys ahead if their order is known.
 
     In a known order the first read is of one key. How many keys the next ones are of depends on their sizes.
 
@@ -359,12 +380,10 @@ class ReadAhead(Generic[_T]):
         keys: The keys of the batch, in the page's namespace.
 
     Attributes:
-        by_key: The lists or maps that were read last, by the index of the key.
-        elements_per_key: Their mean size; 0 before the first read.
+        elements_per_key: The mean size of the lists or maps that were read last; 0 before the first read.
     """
 
     def __init__(self, cursor: KeyCursor, keys: Keys) -> None:
-        self.by_key: dict[int, _T] = {}
         self.elements_per_key = 0.0
         self._cursor = cursor
         self._keys = keys
@@ -377,31 +396,8 @@ class ReadAhead(Generic[_T]):
             return self._keys, list(range(len(self._keys)))
         return self._keys.take(upcoming), upcoming.tolist()
 
-    def keep(self, read: dict[int, _T], elements: int) -> None:
-        """Replace the lists or maps that were read before.
-
-        Args:
-            read: The lists or maps by the index of the key.
-            elements: The number of their elements.
-        """
-        self.by_key = read
-        self.elements_per_key = elements / max(1, len(read))
+    def note(self, keys: int, elements: int) -> None:
+        """Note the numbers of keys and elements of a read, to choose the number of keys of the next one."""
+        self.elements_per_key = elements / max(1, keys)
         fitting = int(_READ_ELEMENTS / max(self.elements_per_key, 1 / 16))
         self._positions = max(1, min(self._positions * _READ_GROWTH, fitting))
-
-
-def namespace_scalars(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:
-    """Convert a namespace to Arrow scalars, and None to null. Raises `InvalidRequestError`."""
-    if len(namespace) != len(schema):
-        own = f"namespaces of {schema.names}" if len(schema) else "no namespaces"
-        message = f"state {name!r} has {own}, got a namespace of {len(namespace)} values"
-        raise InvalidRequestError(message)
-    scalars = []
-    for value, field in zip(namespace, schema, strict=True):
-        try:
-            scalar = pa.scalar(None, field.type) if value is None else scalar_of(value, field.type)
-        except IncompatibleValueError as error:
-            message = f"state {name!r}: namespace {field.name!r} of type {field.type}: {error}"
-            raise InvalidRequestError(message) from None
-        scalars.append(scalar)
-    return scalars

@@ -12,8 +12,8 @@ import pyarrow as pa
 from holdfast.backends.arrow import Elements, is_list, offsets_of
 from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ReadAhead
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
+from holdfast.backends.keyed.states.current_key import KeyCursor, MergeableView, ReadAhead
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
 from holdfast.backends.keyed.states.value_form import ListForm, plain_lists
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
@@ -34,11 +34,7 @@ class ListColumns(StateColumns):
         self._now_ms = now_ms
 
     def get(self, keys: Keys) -> pa.ListArray:
-        """Return the list of each key; null for keys without elements. Restarts times to live if reads do so.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
-        """
+        """Return the list of each key; null for keys without elements. Restarts times to live if reads do so."""
         self.rows.begin(keys)
         shown, living = self.peek(keys)
         present = living.is_valid().to_numpy(zero_copy_only=False)
@@ -48,31 +44,22 @@ class ListColumns(StateColumns):
         return shown
 
     def append(self, keys: Keys, elements: Elements) -> None:
-        """Append an element for each row of the batch to the list of its key, in the order of rows.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
-                another type.
-        """
+        """Append an element for each row of the batch to the list of its key, in the order of rows."""
         self.rows.check(keys)
         array = self.form.encode(elements)
-        check_length(self.rows.name, len(array), len(keys.rows.order), "rows")
+        self.rows.check_length(len(array), len(keys.rows.order), "rows")
         self.rows.flush()
         if len(keys):
             offsets = np.append(keys.rows.starts, len(array))
             ordered = take_arrow(array, keys.rows.order)
-            self.rows.append(keys, self.form.lists_of(offsets, ordered, self._now_ms()))
+            lists = self.form.lists_of(offsets, ordered, self._now_ms())
+            self.rows.write(keys, lists, Operation.APPEND)
 
     def put(self, keys: Keys, lists: pa.ListArray | Sequence[Elements | None]) -> None:
-        """Set the list of each key; an empty list, or null, removes it.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or an element is null or of
-                another type.
-        """
+        """Set the list of each key; an empty list, or null, removes it."""
         self.rows.check(keys)
         offsets, elements = self.encode_lists(lists)
-        check_length(self.rows.name, len(offsets) - 1, len(keys), "keys")
+        self.rows.check_length(len(offsets) - 1, len(keys), "keys")
         self.rows.flush()
         self.store(keys, offsets, elements, np.full(len(keys), Operation.PUT, np.uint8))
 
@@ -135,10 +122,11 @@ def elements_of(values: Any, *, state: str) -> Any:
     return values if hasattr(values, "__len__") else list(values)
 
 
-class KeyedListState(CurrentKeyView["ListPage", ListColumns]):
+class KeyedListState(MergeableView["ListPage", ListColumns]):
     """A list of the current key, in the current namespace if the state has namespaces.
 
-    A list that is only added to is not read.
+    A list that is only added to is not read. Elements are converted to the state's type; `InvalidRequestError` is raised
+    for None, or an element of another type.
 
     Source:
         Flink, ListState.
@@ -149,67 +137,37 @@ class KeyedListState(CurrentKeyView["ListPage", ListColumns]):
         self._form, self._native = columns.form, columns.form.native
 
     def get(self) -> list[Any]:
-        """Return the elements of the current key, a new list; empty without elements.
-
-        Raises:
-            InvalidRequestError: No key is current.
-        """
+        """Return the elements of the current key, a new list; empty without elements."""
         page, index = self._current()
         elements, copied = page.read(index), self._form.copied
         return list(elements) if copied is None else list(map(copied, elements))
 
     def is_empty(self) -> bool:
-        """Check that there are no elements. Raises the same as `get`."""
+        """Check that there are no elements."""
         page, index = self._current()
         return not page.read(index)
 
     def add(self, value: Any) -> None:
-        """Append an element, which is converted to the state's type.
-
-        Raises:
-            InvalidRequestError: No key is current, or the element has another type than the state or is `None`.
-        """
+        """Append an element."""
         page, index = self._current()
         if type(value) is not self._native:
             value = self._convert(value)
-        page.add(index, [value])
+        page.merge(index, [value])
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements, or none of them if one is refused.
-
-        Raises:
-            InvalidRequestError: No key is current, or the argument is not a list, or `add` refuses an element.
-        """
+        """Append elements, or none of them if one is refused."""
         page, index = self._current()
-        page.add(index, self._convert_all(values))
+        page.merge(index, self._convert_all(values))
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace all elements; an empty list clears the state. Raises the same as `add_all`, and changes nothing then."""
+        """Replace all elements, or none of them if one is refused; an empty list clears the state."""
         page, index = self._current()
         page.replace(index, self._convert_all(values))
 
     def clear(self) -> None:
-        """Remove the list. Raises `InvalidRequestError` if no key is current."""
+        """Remove the list."""
         page, index = self._current()
         page.replace(index, [])
-
-    def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
-        """Move the elements of the current key from some namespaces to the end of the list in another one.
-
-        Args:
-            target: The namespace that gets the elements: a value for each of its columns.
-            sources: The namespaces that lose their elements, in the order in which these are appended.
-
-        Raises:
-            InvalidRequestError: No key is current, or a namespace is not valid for the state.
-        """
-        _, index = self._cursor.current()
-        moved: list[Any] = []
-        for source in sources:
-            page = self._pages.of(tuple(source))
-            moved += page.read(index)
-            page.replace(index, [])
-        self._pages.of(tuple(target)).add(index, moved)
 
     def _convert_all(self, values: Iterable[Any] | None) -> list[Any]:
         if values is None:
@@ -221,20 +179,20 @@ class KeyedListState(CurrentKeyView["ListPage", ListColumns]):
 
     def _convert(self, value: Any) -> Any:
         if value is None:
-            message = f"elements of list state {self.name!r} must not be None"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"elements of list state {self.name!r} must not be None")
         return self._form.own(value)
 
 
 class ListPage:
     """The lists of the keys of a batch."""
 
-    __slots__ = ("_added", "_columns", "_keys", "_living", "_read", "_replaced")
+    __slots__ = ("_added", "_columns", "_keys", "_living", "_read", "_replaced", "_stored")
 
     def __init__(self, columns: ListColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns
         self._keys = keys
-        self._read: ReadAhead[list[Any]] = ReadAhead(cursor, keys)
+        self._read = ReadAhead(cursor, keys)
+        self._stored: dict[int, list[Any]] = {}  # those that were read last
         self._living: dict[int, list[Any]] = {}  # if reads restart times to live
         self._replaced: dict[int, list[Any]] = {}
         self._added: dict[int, list[Any]] = {}
@@ -244,15 +202,15 @@ class ListPage:
         replaced = self._replaced.get(index)
         if replaced is not None:
             return replaced
-        stored = self._read.by_key.get(index)
-        if stored is None:
-            stored = self._load()[index]
+        if index not in self._stored:
+            self._load()
+        stored = self._stored[index]
         added = self._added.get(index, [])
         if self._columns.rows.is_refreshed_by_reading:
             self.replace(index, self._living[index] + added)
         return stored + added if added else stored
 
-    def add(self, index: int, values: list[Any]) -> None:
+    def merge(self, index: int, values: list[Any]) -> None:
         """Append elements to the list of a key."""
         replaced = self._replaced.get(index)
         if replaced is None:
@@ -260,35 +218,35 @@ class ListPage:
         else:
             replaced.extend(values)
 
+    def take(self, index: int) -> list[Any]:
+        """Remove the elements of a key, and return them."""
+        elements = self.read(index)
+        self.replace(index, [])
+        return elements
+
     def replace(self, index: int, values: list[Any]) -> None:
         """Set the list of a key."""
         self._replaced[index] = values
         self._added.pop(index, None)
 
     def store(self) -> None:
-        changed = np.array(sorted(self._replaced.keys() | self._added.keys()), np.int64)
-        if not len(changed):
+        lists = self._replaced | self._added
+        if not lists:
             return
-        operations = np.full(len(changed), Operation.PUT, np.uint8)
-        lists = []
-        for position, index in enumerate(changed.tolist()):
-            elements = self._replaced.get(index)
-            if elements is None:
-                operations[position] = Operation.APPEND
-                elements = self._added[index]
-            lists.append(elements)
-        offsets, elements = self._columns.encode_lists(lists)
+        changed = sorted(lists)
+        replaced = np.fromiter((index in self._replaced for index in changed), np.bool_)
+        operations = np.where(replaced, np.uint8(Operation.PUT), np.uint8(Operation.APPEND))
+        offsets, elements = self._columns.encode_lists([lists[index] for index in changed])
         self._columns.store(self._keys.take(changed), offsets, elements, operations)
 
-    def _load(self) -> dict[int, list[Any]]:
+    def _load(self) -> None:
         """Read the lists of the current key and of the next ones."""
         keys, indices = self._read.next_keys()
         shown, living = self._columns.peek(keys)
-        lists = dict(zip(indices, self._objects(shown), strict=True))
+        self._stored = dict(zip(indices, self._objects(shown), strict=True))
         if self._columns.rows.is_refreshed_by_reading:
             self._living = dict(zip(indices, self._objects(living), strict=True))
-        self._read.keep(lists, sum(map(len, lists.values())))
-        return lists
+        self._read.note(len(indices), sum(map(len, self._stored.values())))
 
     def _objects(self, lists: pa.ListArray) -> list[list[Any]]:
         offsets = offsets_of(lists).tolist()

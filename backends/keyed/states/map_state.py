@@ -15,7 +15,7 @@ from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ReadAhead
-from holdfast.backends.keyed.states.state_rows import ValueRows, check_length, key_indices
+from holdfast.backends.keyed.states.state_rows import ValueRows
 from holdfast.backends.keyed.states.value_form import ValueForm
 from holdfast.backends.keyed.table import Identities, Operation, TableRows
 from holdfast.common import gc_paused
@@ -49,7 +49,11 @@ class MapEntries:
 
 
 class MapColumns:
-    """A map state of many keys at once. An entry is named by the index of its key in `keys`, and by its map key.
+    """A map state of many keys at once.
+
+    An entry is named by the index of its key in `keys`, and by its map key: methods take the map key of each row, and
+    the index of each row's key in `keys`, None for the rows of the batch. They raise `InvalidRequestError` as those of
+    other states do, also for map keys of another type.
 
     Args:
         rows: The rows of the state, one for each entry.
@@ -61,63 +65,35 @@ class MapColumns:
         self.key_form = key_form
 
     def get(self, keys: Keys, map_keys: Elements, indices: npt.ArrayLike | None = None) -> pa.Array:
-        """Return the value of each entry; null for entries that don't exist.
-
-        Args:
-            keys: The keys whose maps are read.
-            map_keys: The map key of each row.
-            indices: The index of each row's key in `keys`; None for the rows of the batch.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key is of another type.
-        """
+        """Return the value of each entry; null for entries that don't exist."""
         entries = self._entries(keys, indices, self.key_form.encode(map_keys))
         self.rows.flush()
         _, values = self.rows.get(entries)
         return take_arrow(values, entries.codes)
 
     def put(
-        self,
-        keys: Keys,
-        map_keys: Elements,
-        values: Elements,
-        indices: npt.ArrayLike | None = None,
+        self, keys: Keys, map_keys: Elements, values: Elements, indices: npt.ArrayLike | None = None
     ) -> None:
-        """Set the value of each entry. If several rows are for the same entry, the last one wins.
-
-        Args:
-            keys: The keys whose maps are written.
-            map_keys: The map key of each row.
-            values: The value of each row.
-            indices: The index of each row's key in `keys`; None for the rows of the batch.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a map key or value is null or of
-                another type.
-        """
+        """Set the value of each entry. If several rows are for the same entry, the last one wins."""
         entries = self._entries(keys, indices, self.key_form.encode(map_keys))
         array = self.rows.form.encode(values)
-        check_length(self.rows.name, len(array), len(entries.rows.order), "rows")
+        self.rows.check_length(len(array), len(entries.rows.order), "rows")
         self.rows.flush()
         self.rows.put(entries, take_arrow(array, entries.rows.lasts))
 
     def remove(self, keys: Keys, map_keys: Elements, indices: npt.ArrayLike | None = None) -> None:
-        """Remove entries. Arguments and errors are those of `get`."""
+        """Remove entries."""
         entries = self._entries(keys, indices, self.key_form.encode(map_keys))
         self.rows.flush()
         self.rows.delete(entries)
 
     def items(self, keys: Keys) -> MapEntries:
-        """Return all entries of the keys' maps, key by key.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
-        """
+        """Return all entries of the keys' maps, key by key."""
         self.rows.begin(keys)
         return self.peek(keys)
 
     def clear(self, keys: Keys) -> None:
-        """Remove all entries of the keys' maps. Raises the same as `items`."""
+        """Remove all entries of the keys' maps."""
         self.rows.begin(keys)
         self.delete_all(keys)
 
@@ -165,8 +141,7 @@ class MapColumns:
 
     def _entries(self, keys: Keys, indices: npt.ArrayLike | None, map_keys: pa.Array) -> Keys:
         self.rows.check(keys)
-        at = key_indices(self.rows.name, keys, indices)
-        check_length(self.rows.name, len(map_keys), len(at), "rows")
+        at = self.rows.key_indices(keys, indices, len(map_keys))
         return keys.with_columns(at, [map_keys], self.rows.hash_of)
 
     def _rows_of(
@@ -203,7 +178,9 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
     """A map of the current key, in the current namespace if the state has namespaces.
 
     The first read of a batch reads the whole maps of all its keys. For maps of very many entries use
-    `columns`, which reads single entries. Entries that are only put are written without reading.
+    `columns`, which reads single entries. Entries that are only put are written without reading. Map keys and values
+    are converted to the state's types; `InvalidRequestError` is raised for None, an object of another type, or a map key
+    that can't be hashed.
 
     Source:
         Flink, MapState.
@@ -212,37 +189,28 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
     def __init__(self, columns: MapColumns, cursor: KeyCursor) -> None:
         super().__init__(columns, cursor, partial(MapPage, columns, cursor))
         self._key_form, self._form = columns.key_form, columns.rows.form
+        self._copied, self._native = self._form.copied, self._form.native
         self._dictionary_key = dictionary_key(self._key_form.type)
         self._hashable = self._key_form.hashable
         is_name = self._dictionary_key is None and self._hashable is None
         self._name_type = self._key_form.native if is_name else None
 
     def get(self, key: Any) -> Any:
-        """Return the value of an entry, or None.
-
-        Raises:
-            InvalidRequestError: No key is current, or the map key is not valid.
-        """
+        """Return the value of an entry, or None."""
         page, index = self._current()
         name = key
         if type(key) is not self._name_type:
             name, key = self._name_and_key(key)
         value = page.read(index, name, key)
-        copied = self._form.copied
-        return value if copied is None or value is None else copied(value)
+        return value if self._copied is None or value is None else self._copied(value)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of an entry. The map key and the value are converted to the state's types.
-
-        Raises:
-            InvalidRequestError: No key is current, or the map key or the value has another type than the state or is `None`, or
-                the map key can't be hashed.
-        """
+        """Set the value of an entry."""
         page, index = self._current()
         if value is None:
             message = f"values of map state {self.name!r} must not be None; use `remove`"
             raise InvalidRequestError(message)
-        if type(value) is not self._form.native:
+        if type(value) is not self._native:
             value = self._form.own(value)
         name = key
         if type(key) is not self._name_type:
@@ -250,56 +218,52 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
         page.write(index, name, key, value)
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set the values of entries. Raises the same as `put`."""
+        """Set the values of entries."""
         for key, value in entries.items():
             self.put(key, value)
 
     def remove(self, key: Any) -> None:
-        """Remove an entry, if it exists. Raises the same as `get`."""
+        """Remove an entry, if it exists."""
         page, index = self._current()
         page.write(index, *self._name_and_key(key), None)
 
     def __contains__(self, key: object) -> bool:
-        """Check for an entry. Raises the same as `get`."""
+        """Check for an entry."""
         return self.get(key) is not None
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the map keys. Raises `InvalidRequestError` if no key is current."""
+        """Iterate over the map keys."""
         return iter(self.items())
 
     def items(self) -> dict[Any, Any]:
-        """Return all entries of the current key, a new dictionary in no particular order.
-
-        Raises:
-            InvalidRequestError: No key is current.
-        """
+        """Return all entries of the current key, a new dictionary in no particular order."""
         return dict(self.entries())
 
     def entries(self) -> list[tuple[Any, Any]]:
-        """Return the map key and the value of each entry, also of map keys that can't be hashed. Raises the same as `items`."""
+        """Return the map key and the value of each entry, also of map keys that can't be hashed."""
         page, index = self._current()
-        entries = list(page.items(index).values())
+        entries = [entry for entry in page.items(index).values() if entry[1] is not None]
         copied_key = None if self._hashable is None else self._key_form.copied
         if copied_key is not None:
             entries = [(copied_key(key), value) for key, value in entries]
-        copied = self._form.copied
+        copied = self._copied
         return entries if copied is None else [(key, copied(value)) for key, value in entries]
 
     def keys(self) -> list[Any]:
-        """Return the map keys. Raises the same as `items`."""
+        """Return the map keys."""
         return list(self.items())
 
     def values(self) -> list[Any]:
-        """Return the values. Raises the same as `items`."""
+        """Return the values."""
         return list(self.items().values())
 
     def is_empty(self) -> bool:
-        """Check that there are no entries. Raises the same as `items`."""
+        """Check that there are no entries."""
         page, index = self._current()
         return page.is_empty(index)
 
     def clear(self) -> None:
-        """Remove all entries of the current key. Raises the same as `items`."""
+        """Remove all entries of the current key."""
         page, index = self._current()
         page.clear(index)
 
@@ -325,11 +289,10 @@ class MapState(CurrentKeyView["MapPage", MapColumns]):
         if self._key_form.serializer.makes_objects:
             copy = self._key_form.round_trip(key)
             if copy != key or hash(copy) != hash(key):
-                message = (
+                raise InvalidRequestError(
                     f"a map key of type {type_name} differs from its own copy, and can't be looked up in state "
                     f"{self.name!r}; use a class whose objects are equal by value, without NaN in their fields"
                 )
-                raise InvalidRequestError(message)
 
 
 class MapPage:
@@ -347,6 +310,7 @@ class MapPage:
         "_keys",
         "_looked_up",
         "_looked_up_index",
+        "_maps",
         "_read",
     )
 
@@ -354,7 +318,8 @@ class MapPage:
         self._columns = columns
         self._is_refreshed = columns.rows.is_refreshed_by_reading
         self._keys = keys
-        self._read: ReadAhead[dict[Any, _Entry]] = ReadAhead(cursor, keys)
+        self._read = ReadAhead(cursor, keys)
+        self._maps: dict[int, dict[Any, _Entry]] = {}  # those that were read last, with changes
         self._changes: dict[int, dict[Any, _Entry]] = {}
         self._cleared: set[int] = set()
         self._looked_up: dict[Any, Any] = {}
@@ -362,49 +327,50 @@ class MapPage:
 
     def read(self, index: int, name: Any, map_key: Any) -> Any:
         """Return the value of an entry, or None."""
-        changes = self._changes.get(index)
-        if changes is not None:
-            entry = changes.get(name)
-            if entry is not None:
-                return entry[1]
-        if index in self._cleared:
-            return None
-        stored = self._read.by_key.get(index)
-        if stored is None and self._is_look_up_cheaper(index):
-            value = self._look_up(index, name, map_key)
-        else:
-            entry = (self._load()[index] if stored is None else stored).get(name)
-            value = None if entry is None else entry[1]
+        entries = self._maps.get(index)
+        if entries is None:
+            entries = self._changes.get(index, {})
+            if name not in entries and index not in self._cleared:
+                if self._is_look_up_cheaper(index):
+                    entries = {name: (map_key, self._look_up(index, name, map_key))}
+                else:
+                    entries = self.items(index)
+        entry = entries.get(name)
+        value = None if entry is None else entry[1]
         if self._is_refreshed and value is not None:
             self.write(index, name, map_key, value)
         return value
 
     def write(self, index: int, name: Any, map_key: Any, value: Any) -> None:
         """Set the value of an entry; None removes the entry."""
-        self._changes.setdefault(index, {})[name] = (map_key, value)
+        entry = (map_key, value)
+        self._changes.setdefault(index, {})[name] = entry
+        entries = self._maps.get(index)
+        if entries is not None:
+            entries[name] = entry
 
     def items(self, index: int) -> dict[Any, _Entry]:
-        """Return the entries of a key by name."""
-        entries: dict[Any, _Entry] = {}
-        if index not in self._cleared:
-            stored = self._read.by_key.get(index)
-            entries = dict(self._load()[index] if stored is None else stored)
-        for name, entry in self._changes.get(index, {}).items():
-            if entry[1] is None:
-                entries.pop(name, None)
-            else:
-                entries[name] = entry
+        """Return the entries of a key by name; those that were removed have the value None. The page owns the result."""
+        entries = self._maps.get(index)
+        if entries is None and index in self._cleared:
+            entries = self._maps[index] = dict(self._changes.get(index, {}))
+        elif entries is None:
+            self._load()
+            entries = self._maps[index]
         return entries
 
     def is_empty(self, index: int) -> bool:
         """Check that a key has no entries."""
         changes = self._changes.get(index, {})
-        return all(value is None for _, value in changes.values()) and not self.items(index)
+        if any(value is not None for _, value in changes.values()):
+            return False
+        return all(value is None for _, value in self.items(index).values())
 
     def clear(self, index: int) -> None:
         """Remove the entries of a key."""
         self._cleared.add(index)
         self._changes.pop(index, None)
+        self._maps[index] = {}
 
     def store(self) -> None:
         if self._cleared:
@@ -421,7 +387,7 @@ class MapPage:
         map_keys = columns.key_form.encode([map_key for map_key, _ in entries])
         columns.store(self._keys, indices, map_keys, values, operations)
 
-    def _load(self) -> dict[int, dict[Any, _Entry]]:
+    def _load(self) -> None:
         """Read the maps of the current key and of the next ones."""
         keys, indices = self._read.next_keys()
         columns = self._columns
@@ -435,12 +401,15 @@ class MapPage:
             names = map_keys if hashable is None else list(map(hashable, map_keys))
             pairs = list(zip(map_keys, columns.rows.form.decode(entries.values), strict=True))
             bounds = np.searchsorted(entries.indices, np.arange(len(indices) + 1)).tolist()
-            maps = {
+            self._maps = {
                 index: dict(zip(names[first:end], pairs[first:end], strict=True))
                 for index, (first, end) in zip(indices, pairwise(bounds), strict=True)
             }
-        self._read.keep(maps, len(entries))
-        return maps
+        for index in self._cleared.intersection(self._maps):
+            self._maps[index] = {}
+        for index in self._changes.keys() & self._maps.keys():
+            self._maps[index].update(self._changes[index])
+        self._read.note(len(indices), len(entries))
 
     def _is_look_up_cheaper(self, index: int) -> bool:
         """Estimate if one more look-up of an entry costs less than reading the key's map."""

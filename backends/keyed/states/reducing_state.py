@@ -1,6 +1,6 @@
 """A value of each key, to which all added values are reduced."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,11 @@ from holdfast.backends.descriptors import KnownFunction
 from holdfast.backends.keyed.columns import from_arrow, take, to_arrow
 from holdfast.backends.keyed.folding import fold_column, fold_into
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.current_key import UNREAD, CurrentKeyView, KeyCursor, ValuePage
+from holdfast.backends.keyed.states.current_key import UNREAD, KeyCursor, MergeableView, ValuePage
 from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of, field_of
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
 from holdfast.backends.keyed.states.value_form import combine_chunks
+from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
 
@@ -41,8 +42,7 @@ class FoldingColumns(StateColumns):
                 that are counted may be left out; None if all fields are counted.
 
         Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
-                type, or a sum is too large for its type.
+            InvalidRequestError: As for all methods, or a sum is too large for its type.
         """
         self.rows.check(keys)
         columns = self.operands(keys, values)
@@ -59,7 +59,7 @@ class FoldingColumns(StateColumns):
             present, before = table.get(keys.identities)
             self.rows.put(keys, form.values_of(fold_into(before, columns, present, table.spec)))
         else:
-            self.rows.append(keys, form.values_of(columns))
+            self.rows.write(keys, form.values_of(columns), Operation.APPEND)
 
     def operands(
         self, keys: Keys, values: Elements | Mapping[str, Elements] | None
@@ -73,7 +73,7 @@ class FoldingColumns(StateColumns):
             if function == "count":
                 columns.append(pa.array(keys.rows.counts, field.type))
                 continue
-            check_length(self.rows.name, len(column), len(order), "rows")
+            self.rows.check_length(len(column), len(order), "rows")
             operands = take(from_arrow(column), order)
             value = fold_column(operands, field.type, bounds, function, state=self.rows.name)
             columns.append(to_arrow(value, field.type))
@@ -91,11 +91,10 @@ class FoldingColumns(StateColumns):
             missing = [field.name for field in self._fields if field.name not in {*given, *counted}]
             unknown = [name for name in given if name not in {field.name for field in self._fields}]
             if missing or unknown:
-                message = (
+                raise InvalidRequestError(
                     f"state {self.rows.name!r} adds columns {[field.name for field in self._fields]}; "
                     f"{missing or unknown} {'are missing' if missing else 'are unknown'}"
                 )
-                raise InvalidRequestError(message)
             return [
                 pa.nulls(0) if field.name in counted else self._cast(field, given[field.name])
                 for field in self._fields
@@ -108,10 +107,9 @@ class FoldingColumns(StateColumns):
         try:
             return combine_chunks(chunks_of(values, field.type), field.type)
         except IncompatibleValueError as error:
-            message = (
+            raise InvalidRequestError(
                 f"state {self.rows.name!r}, field {field.name!r} of type {field.type}: {error}"
-            )
-            raise InvalidRequestError(message) from None
+            ) from None
 
 
 class CombiningColumns(StateColumns):
@@ -127,26 +125,17 @@ class CombiningColumns(StateColumns):
         self.combine = combine
 
     def add(self, keys: Keys, values: Elements) -> None:
-        """Add the value of each row of the batch to the value of its key, in the order of rows.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is null or of another
-                type.
-        """
+        """Add the value of each row of the batch to the value of its key, in the order of rows."""
         self.rows.check(keys)
         form = self.rows.form
-        encoded = form.encode(values)
-        check_length(self.rows.name, len(encoded), len(keys.codes), "rows")
-        self.rows.flush()
-        results = self.rows.objects(keys)
-        for index, value in zip(keys.codes.tolist(), form.decode(encoded), strict=True):
-            earlier = results[index]
-            results[index] = value if earlier is None else self.combine(earlier, value)
-        if len(keys):
-            self.rows.put(keys, form.encode(results))
+        self._fold(
+            keys,
+            form.decode(form.encode(values)),
+            lambda earlier, value: value if earlier is None else self.combine(earlier, value),
+        )
 
 
-class ReducingState(CurrentKeyView["FoldPage", FoldingColumns | CombiningColumns]):
+class ReducingState(MergeableView["FoldPage", FoldingColumns | CombiningColumns]):
     """A value of the current key to which all added values are reduced, in the current namespace if there are namespaces.
 
     With a known function, values that are only added are written without reading.
@@ -169,11 +158,7 @@ class ReducingState(CurrentKeyView["FoldPage", FoldingColumns | CombiningColumns
         self._form = columns.rows.form
 
     def get(self) -> Any:
-        """Return the value of the current key, or None if nothing was added.
-
-        Raises:
-            InvalidRequestError: No key is current.
-        """
+        """Return the value of the current key, or None if nothing was added."""
         page, index = self._current()
         value, copied = page.read(index), self._form.copied
         return value if copied is None or value is None else copied(value)
@@ -181,40 +166,19 @@ class ReducingState(CurrentKeyView["FoldPage", FoldingColumns | CombiningColumns
     def add(self, value: Any) -> None:
         """Add a value, which is converted to the state's type; None clears the state.
 
-        A sum that is too large for the type is refused when the batch is written back.
-
-        Raises:
-            InvalidRequestError: No key is current, or the value is of another type or has other fields than the
-                state's structs.
+        A sum that is too large for the type is refused when the batch is written back. Raises `InvalidRequestError` for a
+        value of another type, or with other fields than the state's structs.
         """
         page, index = self._current()
         if value is None:
             page.write(index, None)
         else:
-            page.add(index, self._operand(value))
+            page.merge(index, self._operand(value))
 
     def clear(self) -> None:
-        """Remove the value. Raises `InvalidRequestError` if no key is current."""
+        """Remove the value."""
         page, index = self._current()
         page.write(index, None)
-
-    def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
-        """Add the current key's values in some namespaces to its value in another one, and remove them there.
-
-        Args:
-            target: The namespace that gets the values: a value for each of its columns.
-            sources: The namespaces that lose their values.
-
-        Raises:
-            InvalidRequestError: No key is current, or a namespace is not valid for the state.
-        """
-        _, index = self._cursor.current()
-        for source in sources:
-            page = self._pages.of(tuple(source))
-            value = page.read(index)
-            if value is not None:
-                page.write(index, None)
-                self._pages.of(tuple(target)).add(index, value)
 
     def _operand(self, value: Any) -> Any:
         """Return the operand for a value: 1 where values are counted. Raises `InvalidRequestError`."""
@@ -229,7 +193,14 @@ class ReducingState(CurrentKeyView["FoldPage", FoldingColumns | CombiningColumns
 
     def _with_counts(self, value: Any, functions: Mapping[str, KnownFunction]) -> Any:
         """Return a struct with 1 in the fields that are counted."""
-        self._check_fields(value, functions)
+        if isinstance(value, Mapping):
+            is_valid, given = all(name in functions for name in value), str(list(value))
+        else:
+            is_valid, given = all(hasattr(value, name) for name in functions), type(value).__name__
+        if not is_valid:
+            raise InvalidRequestError(
+                f"state {self.name!r} adds fields {list(functions)}, got {given}"
+            )
         if "count" not in functions.values():
             return value
         fields = {
@@ -237,15 +208,6 @@ class ReducingState(CurrentKeyView["FoldPage", FoldingColumns | CombiningColumns
             for name, known in functions.items()
         }
         return fields if isinstance(value, Mapping) else type(value)(**fields)
-
-    def _check_fields(self, value: Any, names: Collection[str]) -> None:
-        if isinstance(value, Mapping):
-            is_valid, given = all(name in names for name in value), str(list(value))
-        else:
-            is_valid, given = all(hasattr(value, name) for name in names), type(value).__name__
-        if not is_valid:
-            message = f"state {self.name!r} adds fields {list(names)}, got {given}"
-            raise InvalidRequestError(message)
 
 
 class FoldPage(ValuePage):
@@ -261,7 +223,7 @@ class FoldPage(ValuePage):
         self._combine = combine
         self._added: dict[int, Any] = {}
 
-    def add(self, index: int, value: Any) -> None:
+    def merge(self, index: int, value: Any) -> None:
         """Add a value to that of a key."""
         known = self.values[index]
         if known is UNREAD and isinstance(self._columns, CombiningColumns):
@@ -292,11 +254,10 @@ class FoldPage(ValuePage):
                 raise
             # Every operand had the state's type, so only a sum can be too large.
             form = self.rows.form
-            message = (
+            raise InvalidRequestError(
                 f"state {form.name!r}: a sum is too large for type {form.serializer.name}; give the state a wider "
                 "type, or floats"
-            )
-            raise InvalidRequestError(message) from error
+            ) from error
 
     def store(self) -> None:
         super().store()

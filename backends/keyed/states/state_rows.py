@@ -19,7 +19,7 @@ from holdfast.errors import InvalidRequestError
 
 
 class CheckedRows:
-    """Rows of a state, and the check of keys before they are read or written.
+    """Rows of a state, and the checks of keys and values. The checks raise `InvalidRequestError`.
 
     Args:
         table: The table of the rows.
@@ -33,7 +33,7 @@ class CheckedRows:
     def __init__(self, table: StateTable, key_groups: KeyGroupRange, hash_of: Hash) -> None:
         self.table = table
         self.hash_of = hash_of
-        self.flush: Callable[[], None] = _no_changes
+        self.flush: Callable[[], None] = lambda: None
         self._key_groups = key_groups
 
     @property
@@ -47,31 +47,44 @@ class CheckedRows:
         return (*self.table.spec.key, *self.table.spec.namespace)
 
     def begin(self, keys: Keys) -> None:
-        """Check keys, and flush changes of the current key's state. Raises the same as `check`."""
+        """Check keys, and flush changes of the current key's state."""
         self.check(keys)
         self.flush()
 
     def check(self, keys: Keys) -> None:
-        """Check that keys belong to this subtask and have the columns of this state.
-
-        Raises:
-            InvalidRequestError: A key belongs to another subtask, or its columns or namespace have other types.
-        """
+        """Check that keys belong to this subtask, and that they and their namespaces have the types of the state's."""
         keys.check(self._key_groups)
         if len(keys.columns) != len(self._fields):
-            message = (
-                f"state {self.name!r} has namespaces of {_names(self.table.spec.namespace)}, and the keys "
+            names = ", ".join(map(repr, self.table.spec.namespace.names)) or "no column"
+            raise InvalidRequestError(
+                f"state {self.name!r} has namespaces of {names}, and the keys "
                 f"have {len(keys.columns) - keys.width} namespace columns; use `in_namespaces` for states "
                 "with namespaces, and `keys` for states without"
             )
-            raise InvalidRequestError(message)
         for field, given in zip(self._fields, keys.columns, strict=True):
             if not given.type.equals(field.type):
-                message = (
-                    f"key column {field.name!r} of state {self.name!r} must be of type {field.type}, "
-                    f"got {given.type}"
+                raise InvalidRequestError(
+                    f"key column {field.name!r} of state {self.name!r} must be of type {field.type}, got {given.type}"
                 )
-                raise InvalidRequestError(message)
+
+    def check_length(self, given: int, expected: int, of: str) -> None:
+        """Check the number of values."""
+        if given != expected:
+            raise InvalidRequestError(
+                f"state {self.name!r}: {given} values were given for {expected} {of}"
+            )
+
+    def key_indices(self, keys: Keys, indices: npt.ArrayLike | None, rows: int) -> Positions:
+        """Check the index of each row's key, and return it: as given, or that of the batch."""
+        at = keys.codes
+        if indices is not None:
+            at = np.asarray(indices)
+            if len(at) and not (at.dtype.kind in "iu" and 0 <= at.min() <= at.max() < len(keys)):
+                raise InvalidRequestError(
+                    f"state {self.name!r}: a key index is not an integer, or out of range for {len(keys)} keys"
+                )
+        self.check_length(rows, len(at), "rows")
+        return at.astype(np.int64, copy=False)
 
 
 class ValueRows(CheckedRows):
@@ -123,18 +136,12 @@ class ValueRows(CheckedRows):
             living, _ = self.table.get(identities.identities)
         return present, self.form.values_of(columns, present), living
 
-    def objects(self, identities: Keys) -> list[Any]:
-        """Return the value of each identity as a Python object, or None; restarts no time to live."""
-        present, columns = self.table.get(identities.identities)
-        return self.form.objects(self.form.values_of(columns, present), present)
-
     def put(self, identities: Keys, values: pa.Array, chosen: Flags | None = None) -> None:
         """Put the values of all identities, or of the chosen ones."""
-        self._write(identities, values, Operation.PUT, chosen)
-
-    def append(self, identities: Keys, values: pa.Array) -> None:
-        """Add operands."""
-        self._write(identities, values, Operation.APPEND, None)
+        if chosen is not None and not chosen.all():
+            rows = np.flatnonzero(chosen)
+            identities, values = identities.take(rows), take_arrow(values, rows)
+        self.write(identities, values, Operation.PUT)
 
     def delete(self, identities: Keys) -> None:
         """Delete the rows of the identities."""
@@ -151,51 +158,19 @@ class ValueRows(CheckedRows):
         operations = np.where(missing, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
         self.write(identities, values, operations)
 
-    def write(self, identities: Keys, values: pa.Array, operations: npt.NDArray[np.uint8]) -> None:
-        """Write a row for each identity. Values are ignored where the operation is DELETE."""
-        if len(identities):
-            self.table.write(identities.identities, self.form.columns_of(values), operations)
-
-    def _write(
-        self, identities: Keys, values: pa.Array, operation: Operation, chosen: Flags | None
+    def write(
+        self, identities: Keys, values: pa.Array, operation: Operation | npt.NDArray[np.uint8]
     ) -> None:
-        if chosen is not None and not chosen.all():
-            rows = np.flatnonzero(chosen)
-            identities, values = identities.take(rows), take_arrow(values, rows)
+        """Write a row for each identity, with one operation or one for each row. DELETE ignores the value."""
         if len(identities):
             self.table.write(identities.identities, self.form.columns_of(values), operation)
 
 
-def check_length(name: str, given: int, expected: int, of: str) -> None:
-    """Check the length of a column. Raises `InvalidRequestError`."""
-    if given != expected:
-        message = f"state {name!r}: {given} values were given for {expected} {of}"
-        raise InvalidRequestError(message)
-
-
-def key_indices(name: str, keys: Keys, indices: npt.ArrayLike | None) -> Positions:
-    """Return the index of each row's key: as given, or that of the batch. Raises `InvalidRequestError`."""
-    if indices is None:
-        return keys.codes
-    at = np.asarray(indices)
-    if len(at) and not (at.dtype.kind in "iu" and 0 <= at.min() <= at.max() < len(keys)):
-        message = (
-            f"state {name!r}: a key index is not an integer, or out of range for {len(keys)} keys"
-        )
-        raise InvalidRequestError(message)
-    return at.astype(np.int64)
-
-
-def _names(fields: Sequence[pa.Field]) -> str:
-    return ", ".join(repr(field.name) for field in fields) or "no column"
-
-
-def _no_changes() -> None:
-    """Flush a state that is not used by the current key."""
-
-
 class StateColumns:
     """A state of many keys at once, with a row for each key.
+
+    Every method raises `InvalidRequestError` if keys have other types, namespaces or key groups than the state, or if a
+    value is null or of another type than the state's.
 
     Args:
         rows: The rows of the state.
@@ -205,16 +180,32 @@ class StateColumns:
         self.rows = rows
 
     def get(self, keys: Keys) -> pa.Array:
-        """Return the value of each key; null for keys without a value.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
-        """
+        """Return the value of each key; null for keys without a value."""
         self.rows.begin(keys)
         _, values = self.rows.get(keys)
         return values
 
     def clear(self, keys: Keys) -> None:
-        """Delete the values. Raises the same as `get`."""
+        """Delete the values."""
         self.rows.begin(keys)
         self.rows.delete(keys)
+
+    def _fold(
+        self, keys: Keys, values: Sequence[Any], fold: Callable[[Any | None, Any], Any]
+    ) -> None:
+        """Fold the value of each row of the batch into that of its key, in the order of rows.
+
+        Args:
+            keys: The keys.
+            values: A value for each row.
+            fold: Returns a key's new value from its value before, None without one, and the value of a row.
+        """
+        self.rows.check_length(len(values), len(keys.codes), "rows")
+        self.rows.flush()
+        form, table = self.rows.form, self.rows.table
+        present, columns = table.get(keys.identities)
+        results = form.objects(form.values_of(columns, present), present)
+        for index, value in zip(keys.codes.tolist(), values, strict=True):
+            results[index] = fold(results[index], value)
+        if len(keys):
+            self.rows.put(keys, form.encode(results))

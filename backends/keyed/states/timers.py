@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.backends.keyed.grouping import Positions, group_rows
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor
-from holdfast.backends.keyed.states.state_rows import CheckedRows, check_length, key_indices
+from holdfast.backends.keyed.states.state_rows import CheckedRows
 from holdfast.backends.keyed.table import Identities, Operation, SortKeys
 from holdfast.backends.keyed.times import MIN_TIME_MS, time_part, whole_ms
 from holdfast.backends.keys import KeyGroupRange
@@ -50,6 +50,9 @@ class FiredTimers:
 class Timers:
     """Timers of many keys at once. A key has one timer for a time and a namespace, however often it is registered.
 
+    Times are milliseconds since 1970; the key of each is given by its index in `keys`, None for the rows of the batch.
+    Methods raise `InvalidRequestError` as those of states do, also for times that are not integers of 64 bits.
+
     Args:
         rows: The rows of the state, one for each timer.
         key_groups: The key groups of the subtask.
@@ -65,29 +68,19 @@ class Timers:
     def register(
         self, keys: Keys, times_ms: npt.ArrayLike, indices: npt.ArrayLike | None = None
     ) -> None:
-        """Register timers.
-
-        Args:
-            keys: The keys of the timers.
-            times_ms: The time of each, milliseconds since 1970.
-            indices: The index of each timer's key in `keys`; None for the rows of the batch.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or times are not integers, or an
-                index is out of range.
-        """
+        """Register timers."""
         self._write(keys, times_ms, indices, Operation.PUT)
 
     def delete(
         self, keys: Keys, times_ms: npt.ArrayLike, indices: npt.ArrayLike | None = None
     ) -> None:
-        """Delete timers, if they exist. Arguments and errors are those of `register`."""
+        """Delete timers, if they exist."""
         self._write(keys, times_ms, indices, Operation.DELETE)
 
     def fire(self, until_ms: int) -> FiredTimers:
         """Delete the timers up to this time, and return them in order of time.
 
-        A timer that is registered later for such a time fires with the next call. Raises the same as `due`.
+        A timer that is registered later for such a time fires with the next call.
         """
         due = self._due(until_ms)
         if len(due):
@@ -99,11 +92,7 @@ class Timers:
         return self._in_order_of_time(due)
 
     def due(self, until_ms: int) -> FiredTimers:
-        """Return the timers up to this time, in order of time, without deleting them.
-
-        Raises:
-            InvalidRequestError: The time is not an integer of 64 bits.
-        """
+        """Return the timers up to this time, in order of time, without deleting them."""
         return self._in_order_of_time(self._due(until_ms))
 
     def _due(self, until_ms: int) -> Identities:
@@ -126,11 +115,7 @@ class Timers:
         return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times.to_numpy())
 
     def get(self, keys: Keys) -> tuple[Positions, npt.NDArray[np.int64]]:
-        """Return the timers of keys without deleting them: the index of the key and the time of each, in no particular order.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
-        """
+        """Return the timers of keys without deleting them: the index of the key and the time of each, in no particular order."""
         self.rows.begin(keys)
         return self.peek(keys)
 
@@ -198,8 +183,7 @@ class Timers:
         if len(times) and times.dtype.kind != "i":
             message = f"times of timers {self.rows.name!r} must be integers, in milliseconds, got {times.dtype}"
             raise InvalidRequestError(message)
-        at = key_indices(self.rows.name, keys, indices)
-        check_length(self.rows.name, len(times), len(at), "rows")
+        at = self.rows.key_indices(keys, indices, len(times))
         self.rows.flush()
         self.store(keys, at, times.astype(np.int64), operation)
 
@@ -236,22 +220,21 @@ class TimerService(CurrentKeyView["TimerPage", Timers]):
     def register(self, time_ms: int) -> None:
         """Register a timer of the current key; a second registration for the same time has no effect.
 
-        Raises:
-            InvalidRequestError: No key is current, or the time is not an integer of 64 bits.
+        Raises `InvalidRequestError` if the time is not an integer of 64 bits.
         """
         page, index = self._current()
         time_ms = whole_ms(time_ms)
         # A fired timer whose call has not ended exists, unless it was deleted before.
         is_fired = self._calls and time_ms in self._times_to_call(index)
-        page.changes.append(((index, time_ms), None if is_fired else Operation.PUT))
+        page.change(index, time_ms, None if is_fired else Operation.PUT)
 
     def delete(self, time_ms: int) -> None:
         """Delete a timer of the current key, if it exists. Raises the same as `register`."""
         page, index = self._current()
-        page.changes.append(((index, whole_ms(time_ms)), Operation.DELETE))
+        page.change(index, whole_ms(time_ms), Operation.DELETE)
 
     def times(self) -> list[int]:
-        """Return the times of the current key's timers, ascending. Raises `InvalidRequestError` if no key is current."""
+        """Return the times of the current key's timers, ascending."""
         page, index = self._current()
         times = {*page.read(index), *self._times_to_call(index)}
         for time_ms, operation in page.changes_of(index).items():
@@ -260,15 +243,11 @@ class TimerService(CurrentKeyView["TimerPage", Timers]):
         return sorted(times)
 
     def fire(self, until_ms: int) -> FiredTimers:
-        """Delete the timers of all keys up to this time, and return them in order of time. Raises the same as `due`."""
+        """Delete the timers of all keys up to this time, and return them in order of time."""
         return self._columns.fire(until_ms)
 
     def due(self, until_ms: int) -> FiredTimers:
-        """Return the timers of all keys up to this time, in order of time, without deleting them.
-
-        Raises:
-            InvalidRequestError: The time is not an integer of 64 bits.
-        """
+        """Return the timers of all keys up to this time, in order of time, without deleting them."""
         return self._columns.due(until_ms)
 
     def earliest(self) -> int | None:
@@ -300,20 +279,23 @@ class TimerService(CurrentKeyView["TimerPage", Timers]):
 class TimerPage:
     """The timers of the keys of a batch.
 
-    Attributes:
-        changes: Operations on timers in their order: the index of the key and the time, and the operation; None for one
-            that takes back the timer's earlier operations.
+    A change is the last operation on a timer; None if it takes back the timer's earlier operations.
     """
 
-    __slots__ = ("_by_key", "_columns", "_keys", "_sorted", "_stored", "changes")
+    __slots__ = ("_by_key", "_changes", "_columns", "_keys", "_stored")
 
     def __init__(self, columns: Timers, keys: Keys) -> None:
-        self.changes: list[tuple[tuple[int, int], Operation | None]] = []
-        self._by_key: dict[int, dict[int, Operation | None]] = {}
-        self._sorted = 0  # the number of changes in `_by_key`
+        self._changes: dict[tuple[int, int], Operation | None] = {}
+        self._by_key: dict[int, dict[int, Operation | None]] | None = None  # if they are read
         self._columns = columns
         self._keys = keys
         self._stored: dict[int, list[int]] | None = None
+
+    def change(self, index: int, time_ms: int, operation: Operation | None) -> None:
+        """Change a timer of a key."""
+        self._changes[index, time_ms] = operation
+        if self._by_key is not None:
+            self._by_key.setdefault(index, {})[time_ms] = operation
 
     def read(self, index: int) -> Sequence[int]:
         """Return the times of a key's stored timers."""
@@ -325,16 +307,16 @@ class TimerPage:
         return self._stored.get(index, ())
 
     def changes_of(self, index: int) -> dict[int, Operation | None]:
-        """Return the last operation on each changed timer of a key, by its time."""
-        for (owner, time_ms), operation in self.changes[self._sorted :]:
-            self._by_key.setdefault(owner, {})[time_ms] = operation
-        self._sorted = len(self.changes)
+        """Return the changes of a key's timers, by their time."""
+        if self._by_key is None:
+            self._by_key = {}
+            for (owner, time_ms), operation in self._changes.items():
+                self._by_key.setdefault(owner, {})[time_ms] = operation
         return self._by_key.get(index, {})
 
     def store(self) -> None:
-        last = dict(self.changes)
         for operation in (Operation.DELETE, Operation.PUT):
-            chosen = [timer for timer, known in last.items() if known is operation]
+            chosen = [timer for timer, known in self._changes.items() if known is operation]
             if chosen:
                 pairs = np.array(chosen, np.int64)
                 self._columns.store(self._keys, pairs[:, 0], pairs[:, 1], operation)

@@ -81,11 +81,7 @@ class ValueForm:
             raise self._type_error(error) from None
 
     def round_trip(self, value: Any) -> Any:
-        """Return the value as it would be read back from the state. It shares no mutable part with the argument.
-
-        Raises:
-            InvalidRequestError: The value can't be stored; also for None.
-        """
+        """Return the value as it would be read back from the state, sharing no mutable part. Raises the same as `encode`."""
         try:
             return self.serializer.canonical(value)
         except IncompatibleValueError as error:
@@ -111,11 +107,7 @@ class ValueForm:
         return self.encode(values)
 
     def decode(self, values: pa.Array) -> list[Any]:
-        """Convert values that are not null to Python objects.
-
-        Raises:
-            InvalidRequestError: Python has no object for a value.
-        """
+        """Convert values that are not null to objects. Raises `InvalidRequestError` if Python has no object for one."""
         try:
             return self.serializer.decode(pa.chunked_array([values], values.type))
         except InvalidRequestError as error:
@@ -133,11 +125,7 @@ class ValueForm:
         return objects
 
     def migrate(self, stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
-        """Convert columns that were stored with another type.
-
-        Raises:
-            StateMigrationError: The stored values can't be converted.
-        """
+        """Convert columns that were stored with another type. Raises `StateMigrationError`."""
         if stored.is_struct:
             field = pa.field(
                 "value", pa.struct(list(stored.values)), metadata=stored.values.metadata
@@ -191,19 +179,16 @@ class ListForm(ValueForm):
         self.schema = pa.schema([pa.field("value", self.type, metadata=metadata)])
 
     def lists_of(self, offsets: npt.NDArray[np.int64], elements: pa.Array, now_ms: int) -> pa.Array:
-        """Build the column of lists, with one time for all elements.
-
-        Args:
-            offsets: The start of each list among the elements, and the end of the last one.
-            elements: The elements of all lists.
-            now_ms: The time of the elements.
-        """
+        """Build the column of lists, with one time for all elements."""
         if self.has_times:
-            times = pa.array(np.full(len(elements), now_ms, np.int64))
-            elements = pa.StructArray.from_arrays(
-                [times, elements], fields=[_TIME, pa.field("element", self.element_type)]
+            elements = self._with_times(
+                pa.array(np.full(len(elements), now_ms, np.int64)), elements
             )
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, type=self.type)
+        return _lists(offsets, elements, self.type)
+
+    def _with_times(self, times: pa.Array, elements: pa.Array) -> pa.Array:
+        fields = [_TIME, pa.field("element", self.element_type)]
+        return pa.StructArray.from_arrays([times, elements], fields=fields)
 
     def migrate(self, stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         field, (lists,) = stored.values.field(0), columns
@@ -216,27 +201,17 @@ class ListForm(ValueForm):
         now = migrated_column(self.name, before, chunked, self.serializer)
         elements = combine_chunks(now.chunks, self.element_type)
         if self.has_times:
-            elements = pa.StructArray.from_arrays(
-                [times, elements], fields=[_TIME, pa.field("element", self.element_type)]
-            )
+            elements = self._with_times(times, elements)
         mask = lists.is_null() if lists.null_count else None
-        return (
-            pa.ListArray.from_arrays(
-                pa.array(offsets, pa.int32()), elements, type=self.type, mask=mask
-            ),
-        )
+        return (_lists(offsets, elements, self.type, mask),)
 
 
 def plain_lists(
     lists: pa.Array, element_type: pa.DataType, *, living_after_ms: int | None
 ) -> pa.Array:
-    """Strip the times of elements from lists.
+    """Strip the times of elements from stored lists; lists without elements become null.
 
-    Args:
-        lists: The stored lists, with times.
-        element_type: Type of the elements.
-        living_after_ms: Elements of this time or before are dropped, and lists without elements become null; None
-            keeps all elements.
+    Elements of the time `living_after_ms` or before are dropped; None keeps all elements.
     """
     offsets, structs = offsets_of(lists), lists.flatten()
     elements = structs.field(1)
@@ -245,13 +220,16 @@ def plain_lists(
         if not living.all():
             elements = take_arrow(elements, np.flatnonzero(living))
             offsets = np.concatenate([[0], np.cumsum(living, dtype=np.int64)])[offsets]
-    return lists_or_null(offsets, elements, pa.list_(element_type))
-
-
-def lists_or_null(
-    offsets: npt.NDArray[np.int64], elements: pa.Array, type: pa.DataType
-) -> pa.Array:
-    """Build lists of elements; null for empty lists."""
     empty: Flags = offsets[1:] == offsets[:-1]
     mask = pa.array(empty) if empty.any() else None
+    return _lists(offsets, elements, pa.list_(element_type), mask)
+
+
+def _lists(
+    offsets: npt.NDArray[np.int64],
+    elements: pa.Array,
+    type: pa.DataType,
+    mask: pa.Array | None = None,
+) -> pa.Array:
+    """Build lists from the start of each one among the elements, and the end of the last one."""
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, type=type, mask=mask)

@@ -11,14 +11,14 @@ from holdfast.backends.arrow import Elements
 from holdfast.backends.keyed.columns import concatenate_arrays, take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import UNREAD, CurrentKeyView, KeyCursor, ValuePage
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, check_length
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
 
 
 class ValueColumns(StateColumns):
     """A value state of many keys at once.
 
     Args:
-        rows: The rows of the state, one for each key with a value.
+        rows: The rows of the state.
         default: The value of keys without one; None for null.
     """
 
@@ -27,11 +27,7 @@ class ValueColumns(StateColumns):
         self.default = default
 
     def get(self, keys: Keys) -> pa.Array:
-        """Return the value of each key; the default, or null, for keys without one.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state.
-        """
+        """Return the value of each key; the default, or null, for keys without one."""
         values = super().get(keys)
         if self.default is None or not values.null_count:
             return values
@@ -41,18 +37,10 @@ class ValueColumns(StateColumns):
         return take_arrow(filled, np.where(is_there, np.arange(len(values)), len(values)))
 
     def put(self, keys: Keys, values: Elements) -> None:
-        """Set the value of each key; null removes it.
-
-        Args:
-            keys: The keys.
-            values: A value for each key.
-
-        Raises:
-            InvalidRequestError: The keys have other types, namespaces or key groups than the state, or a value is of another type.
-        """
+        """Set the value of each key; null removes it."""
         self.rows.check(keys)
         array = self.rows.form.encode_or_null(values)
-        check_length(self.rows.name, len(array), len(keys), "keys")
+        self.rows.check_length(len(array), len(keys), "keys")
         self.rows.flush()
         self.rows.put_or_delete(keys, array)
 
@@ -76,11 +64,7 @@ class ValueState(CurrentKeyView[ValuePage, ValueColumns]):
         )
 
     def value(self) -> Any:
-        """Return the value of the current key; without a value, a copy of the default or None.
-
-        Raises:
-            InvalidRequestError: No key is current.
-        """
+        """Return the value of the current key; without a value, a copy of the default or None."""
         try:
             value = self._values[self._cursor.index]  # type: ignore[index]
         except (IndexError, TypeError):  # no page, or no key
@@ -99,9 +83,7 @@ class ValueState(CurrentKeyView[ValuePage, ValueColumns]):
 
         The value is converted to the state's type, so later changes of the object don't change the state. An
         integer of more than 64 bits, or text that is not valid Unicode, is refused when the batch is written back.
-
-        Raises:
-            InvalidRequestError: No key is current, or the value is of another type.
+        Raises `InvalidRequestError` for a value of another type.
         """
         if type(value) is not self._native and value is not None:
             value = self._own(value)
@@ -114,7 +96,7 @@ class ValueState(CurrentKeyView[ValuePage, ValueColumns]):
             page.write(at, value)
 
     def clear(self) -> None:
-        """Remove the value of the current key. Raises `InvalidRequestError` if no key is current."""
+        """Remove the value of the current key."""
         self.update(None)
 
     @cached_property

@@ -1,27 +1,27 @@
-"""Executors in processes of their own, on a standalone cluster: they die, or come too late."""
+"""Executors in separate processes on a standalone cluster that die, or report too late."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from contracts.patience import wait_until
-from jobs.disturbed import (
+from jobs.cluster import (
+    SETTINGS,
+    Reference,
+    check_late_files_are_swept,
+    check_result,
+)
+from jobs.disruptions import (
     ShufflingSink,
+    WaitingAndFailingGroups,
+    WaitingGroups,
     WaitingSink,
-    Waits,
-    WaitsWhileOthersFail,
-    Watched,
+    WatchedGroups,
 )
 from jobs.driver import Driver, driver
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
-from jobs.on_cluster import (
-    SETTINGS,
-    Undisturbed,
-    check,
-    check_what_comes_late_is_swept,
-)
-from jobs.signals import Signals
+from jobs.processes import Signals
 from servers.spark import SparkCluster, executor_of, kill_tree
 
 
@@ -32,23 +32,23 @@ def on_cluster(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) 
         yield on_cluster
 
 
-def test_an_executor_that_dies_while_the_operator_runs_is_made_up_for(
-    on_cluster: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+def test_executor_killed_during_operator_is_replaced(
+    on_cluster: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
-    on_cluster.start(fed_job, Waits(GROUP, signals))
+    on_cluster.start(fed_job, WaitingGroups(GROUP, signals))
     kill_tree(executor_of(int(signals.wait("waits"))))
     assert on_cluster.error() == ""
-    check(fed_job, undisturbed)
+    check_result(fed_job, reference)
 
 
-def test_a_machine_that_dies_after_its_task_has_written_is_not_missed(
+def test_worker_killed_after_its_task_wrote_loses_nothing(
     cluster: SparkCluster,
     on_cluster: Driver,
     fed_job: Job,
     signals: Signals,
-    undisturbed: Undisturbed,
+    reference: Reference,
 ) -> None:
-    on_cluster.start(fed_job, Waits(GROUP, signals))
+    on_cluster.start(fed_job, WaitingGroups(GROUP, signals))
     written = fed_job.output / f"batch={BATCH}" / "_temporary" / "0"
     wait_until(lambda: list(written.glob("task_*")), "no task writes")
     python_worker = int(signals.wait("waits", "had 1"))
@@ -58,59 +58,59 @@ def test_a_machine_that_dies_after_its_task_has_written_is_not_missed(
     signals.give("go")
     assert on_cluster.error() == ""
     cluster.start_worker(number)
-    check(fed_job, undisturbed)
+    check_result(fed_job, reference)
 
 
-@pytest.mark.parametrize("persist", [False, True], ids=["behind a shuffle", "in the cache"])
-def test_rows_that_are_lost_behind_the_operator_cost_a_restart(
+@pytest.mark.parametrize("persist", [False, True], ids=["after a shuffle", "in the cache"])
+def test_lost_operator_output_requires_a_restart(
     on_cluster: Driver,
     fed_job: Job,
     signals: Signals,
-    undisturbed: Undisturbed,
+    reference: Reference,
     *,
     persist: bool,
 ) -> None:
     sink = WaitingSink(signals) if persist else ShufflingSink(signals)
-    on_cluster.start(fed_job, Watched(GROUP, signals), sink, persist=persist)
+    on_cluster.start(fed_job, WatchedGroups(GROUP, signals), sink, persist=persist)
     signals.wait(*sink.waits)
     kill_tree(executor_of(int(signals.wait("had 0"))))
     signals.give("go")
     error = on_cluster.error()
     assert "CheckpointDeclinedError" in error
     assert "restart the query" in error
-    assert fed_job.completed() == [BATCH]
-    on_cluster.start(fed_job, Watched(GROUP, signals), sink, persist=persist)
+    assert fed_job.checkpoint_ids() == [BATCH]
+    on_cluster.start(fed_job, WatchedGroups(GROUP, signals), sink, persist=persist)
     assert on_cluster.error() == ""
-    check(fed_job, undisturbed)
+    check_result(fed_job, reference)
 
 
-def test_an_attempt_that_outlives_its_batch_writes_for_nobody(
-    on_cluster: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+def test_task_attempt_outliving_its_batch_is_discarded(
+    on_cluster: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
-    operator = WaitsWhileOthersFail(GROUP, signals)
+    operator = WaitingAndFailingGroups(GROUP, signals)
     on_cluster.start(fed_job, operator)
     assert "as planned" in on_cluster.error()
-    assert fed_job.completed() == [BATCH]
-    signals.give("mended")
+    assert fed_job.checkpoint_ids() == [BATCH]
+    signals.give("repaired")
     on_cluster.start(fed_job, operator)
     assert on_cluster.error() == ""
-    check(fed_job, undisturbed)
-    check_what_comes_late_is_swept(fed_job, signals)
-    check(fed_job, undisturbed)
+    check_result(fed_job, reference)
+    check_late_files_are_swept(fed_job, signals)
+    check_result(fed_job, reference)
 
 
-def test_of_two_drivers_on_one_job_the_older_stops_and_has_doubled_nothing(
-    on_cluster: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+def test_older_of_two_drivers_stops_and_duplicates_nothing(
+    on_cluster: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
-    on_cluster.start(fed_job, Watched(GROUP, signals), WaitingSink(signals))
+    on_cluster.start(fed_job, WatchedGroups(GROUP, signals), WaitingSink(signals))
     signals.wait("waits")
-    fed_job.run(fed_job.operator(Watched(GROUP, signals)))  # another driver: this process
-    check(fed_job, undisturbed)
+    fed_job.run(fed_job.operator(WatchedGroups(GROUP, signals)))  # another driver: this process
+    check_result(fed_job, reference)
     signals.give("go")
     error = on_cluster.error()
     assert "CheckpointConflictError" in error
     assert "another driver has taken over this job" in error
-    check(fed_job, undisturbed)
-    on_cluster.start(fed_job, Watched(GROUP, signals))
+    check_result(fed_job, reference)
+    on_cluster.start(fed_job, WatchedGroups(GROUP, signals))
     assert on_cluster.error() == ""  # there is nothing left to do
-    check(fed_job, undisturbed)
+    check_result(fed_job, reference)

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 
 import pytest
-from jobs.disturbed import FailsElsewhere, Twins
+from jobs.cluster import (
+    SETTINGS,
+    Reference,
+    check_late_files_are_swept,
+    check_result,
+)
+from jobs.disruptions import RetriedGroups, SpeculativeGroups
 from jobs.driver import Driver, driver
 from jobs.job import Job
 from jobs.killed import GROUP
-from jobs.on_cluster import (
-    SETTINGS,
-    Undisturbed,
-    check,
-    check_what_comes_late_is_swept,
-)
-from jobs.signals import Signals
+from jobs.processes import Signals
 from servers.spark import SparkCluster
 
 SPECULATION = {
@@ -42,21 +42,21 @@ def speculating(
         yield speculating
 
 
-def test_a_task_that_fails_is_made_up_for_elsewhere(
-    speculating: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+def test_failed_task_is_retried_on_another_executor(
+    speculating: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
-    speculating.start(fed_job, FailsElsewhere(GROUP, signals))
+    speculating.start(fed_job, RetriedGroups(GROUP, signals))
     assert speculating.error() == ""
     assert signals.text("first") != signals.text("second")
-    check(fed_job, undisturbed)
+    check_result(fed_job, reference)
 
 
-def test_of_twins_the_first_to_end_counts_and_the_other_writes_for_nobody(
-    speculating: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+def test_speculative_attempts_commit_only_the_first_to_finish(
+    speculating: Driver, fed_job: Job, signals: Signals, reference: Reference
 ) -> None:
-    speculating.start(fed_job, Twins(GROUP, signals))
+    speculating.start(fed_job, SpeculativeGroups(GROUP, signals))
     assert speculating.error() == ""
     assert signals.text("waits") != signals.text("twin")
-    check(fed_job, undisturbed)
-    check_what_comes_late_is_swept(fed_job, signals)
-    check(fed_job, undisturbed)
+    check_result(fed_job, reference)
+    check_late_files_are_swept(fed_job, signals)
+    check_result(fed_job, reference)

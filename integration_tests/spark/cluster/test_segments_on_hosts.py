@@ -1,4 +1,4 @@
-"""Keyed state on a cluster of two hosts, each with local disks of its own: what each of them fetches from storage."""
+"""Keyed state on a cluster of two hosts with separate local disks: the segments that each fetches from storage."""
 
 import os
 import re
@@ -7,30 +7,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jobs.cluster import SETTINGS
 from jobs.driver import driver
 from jobs.job import Job
-from jobs.keyed_operators import Totals
-from jobs.on_cluster import SETTINGS
+from jobs.operators import Totals
 from pyspark.sql import SparkSession
 from servers.spark import SparkCluster
 
 HOSTS = (1, 2)
 BATCHES = 3
-MOST_BATCHES = 8
-"""In all of which Spark will not let the same host do all."""
+MAX_BATCHES = 8
+"""Enough batches that Spark uses both hosts in one of them."""
 ROWS = 10_000
 NO_MEMORY = {"spark.python.worker.reuse": "false", "spark.locality.wait": "0s"}
-"""Each task is a new process, which has nothing but the disk of its host, and waits for no host."""
+"""Each task is a new process, which has only the disk of its host, and does not wait for a host."""
 
 _SEGMENT = re.compile(r"[0-9a-f]{32}")
 
 
 @pytest.fixture
-def fed(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
-    """A job whose checkpoints lie on another disk than that of the hosts, where a link can't be a copy."""
+def job_on_other_disk(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
+    """A job whose checkpoints are on another disk than that of the hosts, so that a hard link can't be a copy."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
         if os.stat(other).st_dev == os.stat(tmp_path).st_dev:
-            pytest.skip("there is one file system alone")
+            pytest.skip("the machine has only one file system")
         job = Job(spark, Path(other))
         job.settings["spark.holdfast.state.inline-threshold"] = "0"
         job.feed(files=BATCHES, rows=ROWS)
@@ -38,7 +38,7 @@ def fed(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
 
 
 class Hosts:
-    """The local disks of a cluster's hosts, and what checkpoints have."""
+    """The local disks of a cluster's hosts, and the segments of checkpoints."""
 
     def __init__(self, cluster: SparkCluster, job: Job) -> None:
         self.cluster = cluster
@@ -49,7 +49,7 @@ class Hosts:
         return [path for path in local.rglob("holdfast/*/*") if path.is_file()]
 
     def copies(self, host: int) -> dict[str, int]:
-        """The segments that a host has, and which file each is."""
+        """Return the inode of each segment on a host, by its name."""
         return {
             path.name: path.stat().st_ino
             for path in self.files(host)
@@ -57,17 +57,17 @@ class Hosts:
         }
 
     def forget(self, host: int) -> None:
-        """Let a host lose all that it has."""
+        """Delete everything that a host has."""
         for path in self.files(host):
             path.unlink()
 
     def subtasks(self, host: int, checkpoint_id: int) -> list[int]:
-        """The subtasks that a host ran for a checkpoint."""
+        """Return the subtasks that a host ran for a checkpoint."""
         names = [path.name.split(".") for path in self.files(host)]
         return [int(name[0]) for name in names if name[1:] == [str(checkpoint_id)]]
 
     def needed(self) -> tuple[int, dict[int, set[str]]]:
-        """The newest checkpoint, and the segments in files that each subtask's state lies in."""
+        """Return the newest checkpoint, and the segments that contain the state of each subtask."""
         metadata = self.job.latest().metadata
         subtasks = metadata.operators["operator"].subtasks
         return metadata.checkpoint_id, {
@@ -75,20 +75,19 @@ class Hosts:
         }
 
 
-def test_a_host_fetches_the_segments_that_it_lacks_and_no_others(
-    cluster: SparkCluster, fed: Job
-) -> None:
-    hosts = Hosts(cluster, fed)
+def test_host_fetches_only_missing_segments(cluster: SparkCluster, job_on_other_disk: Job) -> None:
+    job = job_on_other_disk
+    hosts = Hosts(cluster, job)
     schema = "key long, rows long, ids long"
     with driver(cluster.master, SETTINGS | NO_MEMORY) as on_cluster:
-        on_cluster.start(fed, Totals(), key="id", schema=schema)
+        on_cluster.start(job, Totals(), key="id", schema=schema)
         assert on_cluster.error() == ""
-        for _ in range(MOST_BATCHES):
+        for _ in range(MAX_BATCHES):
             _, needed = hosts.needed()
             hosts.forget(1)
             before = {host: hosts.copies(host) for host in HOSTS}
-            fed.feed(files=1, rows=ROWS)
-            on_cluster.start(fed, Totals(), key="id", schema=schema)
+            job.feed(files=1, rows=ROWS)
+            on_cluster.start(job, Totals(), key="id", schema=schema)
             assert on_cluster.error() == ""
             made, _ = hosts.needed()
             ran = {host: hosts.subtasks(host, made) for host in HOSTS}
@@ -109,7 +108,7 @@ def test_a_host_fetches_the_segments_that_it_lacks_and_no_others(
         assert fetched == lacked
         assert fetched[1]
         assert not fetched[1] & fetched[2]
-        for host in HOSTS:  # what was there is the same file still, and was not fetched again
+        for host in HOSTS:  # an existing segment is the same file, and was not fetched again
             kept = after[host].keys() & before[host].keys()
             assert {name: after[host][name] for name in kept} == {
                 name: before[host][name] for name in kept

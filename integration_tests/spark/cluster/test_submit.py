@@ -1,4 +1,4 @@
-"""How the package gets to executors whose Python has not got it: as its users ship it."""
+"""The ways to ship the package to executors whose Python does not have it."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ import pyspark
 import pytest
 from contracts.patience import RUN_HANGS_S
 from jobs import submitted
+from jobs.cluster import EXECUTOR_OPTIONS
 from jobs.job import Job
-from jobs.on_cluster import EXECUTOR_OPTIONS
 from servers.spark import SparkCluster, package, python_without_holdfast
 
 FILES = 2
@@ -21,7 +21,7 @@ ROWS = 10
 
 
 @pytest.fixture(scope="module")
-def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package_zip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("package") / "holdfast.zip"
     package(file)
     return file
@@ -29,23 +29,25 @@ def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python that all machines have, without Holdfast."""
+    """A Python without Holdfast, like that of all machines."""
     return python_without_holdfast(tmp_path_factory.mktemp("python"))
 
 
 @pytest.fixture
-def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, zipped: Path) -> Path:
-    """Python of an environment with Holdfast in it, beside which is what that depends on."""
+def environment(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, package_zip: Path
+) -> Path:
+    """The Python of an environment with Holdfast and its dependencies."""
     directory = tmp_path / "of the driver"
     python = python_without_holdfast(directory)
     [packages] = (directory / "environment" / "lib").glob("python*/site-packages")
-    with zipfile.ZipFile(zipped) as archive:
+    with zipfile.ZipFile(package_zip) as archive:
         archive.extractall(packages)
     return python
 
 
 def submit(job: Job, cluster: SparkCluster, driver: Path, *options: str) -> list[dict[str, Any]]:
-    """Submit the job to the cluster with a clean environment; the rows that it has written."""
+    """Submit the job to the cluster with a clean environment; returns the rows that it has written."""
     job.feed(files=FILES, rows=ROWS)
     spark = Path(pyspark.__file__).parent
     settings = {
@@ -74,7 +76,7 @@ def submit(job: Job, cluster: SparkCluster, driver: Path, *options: str) -> list
         timeout=RUN_HANGS_S,
     )
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-5000:]  # Python errors are in stdout
-    assert job.completed() == [FILES]
+    assert job.checkpoint_ids() == [FILES]
     files = job.output.glob("batch=*/*.parquet")
     rows: list[dict[str, Any]] = [row for file in files for row in pq.read_table(file).to_pylist()]
     assert sorted(row["id"] for row in rows) == list(range(FILES * ROWS))
@@ -82,7 +84,7 @@ def submit(job: Job, cluster: SparkCluster, driver: Path, *options: str) -> list
 
 
 def test_executors_have_the_package_from_py_files(
-    cluster: SparkCluster, job: Job, zipped: Path, python: Path
+    cluster: SparkCluster, job: Job, package_zip: Path, python: Path
 ) -> None:
     imported = subprocess.run(
         [python, "-c", "import holdfast"],
@@ -91,7 +93,7 @@ def test_executors_have_the_package_from_py_files(
         capture_output=True,
     )
     assert b"No module named 'holdfast'" in imported.stderr
-    options = ("--py-files", str(zipped), "--conf", f"spark.pyspark.python={python}")
+    options = ("--py-files", str(package_zip), "--conf", f"spark.pyspark.python={python}")
     rows = submit(job, cluster, python, *options)
     assert {row["python"] for row in rows} == {str(python)}
     check_is_from_the_cluster(cluster, {row["found"] for row in rows}, "holdfast.zip")
@@ -111,16 +113,16 @@ def test_executors_have_python_and_package_from_an_archive(
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without what would lead to other modules."""
+    """Return the environment of this process without variables that would lead to other modules."""
     others = ("PYTHON", "PYSPARK_", "SPARK_")
-    kept = {"SPARK_SUBMIT_OPTS"}  # with which Spark starts in half the time
+    kept = {"SPARK_SUBMIT_OPTS"}  # Spark starts in half the time with it
     return {
         key: value for key, value in os.environ.items() if key in kept or not key.startswith(others)
     }
 
 
 def check_is_from_the_cluster(cluster: SparkCluster, paths: set[str], part: str) -> None:
-    """All are copies that executors have in their own directories."""
+    """Check that all are copies in the directories of executors."""
     assert paths
     for path in paths:
         assert path.startswith(f"{cluster.directory}/")

@@ -6,7 +6,6 @@ group at a time. Start here.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,15 +17,10 @@ from holdfast.errors import (
     InvalidRequestError,
     UnreadableStateError,
 )
+from holdfast.flink.handles import IncrementalHandle
 from holdfast.flink.kafka_offsets import SOURCES, never_read, positions, starting_offsets
-from holdfast.flink.metadata import (
-    FlinkMetadata,
-    FlinkOperator,
-    IncrementalHandle,
-    StateFiles,
-    operator_id,
-    parse_metadata,
-)
+from holdfast.flink.metadata import FlinkMetadata, FlinkOperator, operator_id, parse_metadata
+from holdfast.flink.state_files import StateFiles
 from holdfast.flink.states import TIMERS, WITH_TIMERS, OperatorStateReader, StoredState
 from holdfast.locations.file_systems import file_system_for
 
@@ -36,24 +30,15 @@ _MAX_METADATA_BYTES = 1 << 31
 
 _OPERATORS = pa.schema(
     [
-        ("operator", pa.string()),
-        ("id", pa.string()),
-        ("uid", pa.string()),
-        ("name", pa.string()),
-        ("parallelism", pa.int32()),
-        ("max_parallelism", pa.int32()),
-        ("subtasks", pa.int32()),
+        *((name, pa.string()) for name in ("operator", "id", "uid", "name")),
+        *((name, pa.int32()) for name in ("parallelism", "max_parallelism", "subtasks")),
         ("in_flight_bytes", pa.int64()),
     ]
 )
+_TYPES = ("key", "namespace", "value")
 _STATES = pa.schema(
     [
-        ("operator", pa.string()),
-        ("state", pa.string()),
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("namespace", pa.string()),
-        ("value", pa.string()),
+        *((name, pa.string()) for name in ("operator", "state", "kind", *_TYPES)),
         ("has_ttl", pa.bool_()),
         ("has_known_hash", pa.bool_()),
         ("failure", pa.string()),
@@ -99,9 +84,7 @@ class FlinkSavepoint:
                 "parallelism": operator.parallelism,
                 "max_parallelism": operator.max_parallelism,
                 "subtasks": len(operator.subtasks),
-                "in_flight_bytes": sum(
-                    subtask.in_flight_bytes for subtask in operator.subtasks.values()
-                ),
+                "in_flight_bytes": operator.in_flight_bytes,
             }
             for operator in self._operators
         ]
@@ -118,24 +101,19 @@ class FlinkSavepoint:
             InvalidRequestError: The operator does not exist, or files are in another store.
         """
         chosen = self._operators if operator is None else [self._operator(operator)]
-        rows = []
-        for each in chosen:
-            for state in self._states_of(each).states:
-                types: dict[str, Any] = dict(state.columns)
-                rows.append(
-                    {
-                        "operator": self._label(each),
-                        "state": state.name or None,
-                        "kind": state.kind,
-                        **{
-                            name: str(types[name]) if name in types else None
-                            for name in ("key", "namespace", "value")
-                        },
-                        "has_ttl": state.has_ttl,
-                        "has_known_hash": state.has_known_hash,
-                        "failure": state.failure or state.incomplete or None,
-                    }
-                )
+        rows = [
+            {
+                "operator": self._label(each),
+                "state": state.name or None,
+                "kind": state.kind,
+                **{name: str(type) for name, type in state.columns if name in _TYPES},
+                "has_ttl": state.has_ttl,
+                "has_known_hash": state.has_known_hash,
+                "failure": state.failure or state.incomplete or None,
+            }
+            for each in chosen
+            for state in self._states_of(each).states
+        ]
         return pa.Table.from_pylist(rows, _STATES)
 
     def read_state(
@@ -178,13 +156,9 @@ class FlinkSavepoint:
             CheckpointCorruptedError: It is corrupted.
             CheckpointNotFoundError: A file is missing.
         """
-        stored = self._state(operator, state, kind)
-        if types:
-            stored = stored.with_types(types)
+        stored = self._state(operator, state, kind, types)
         batches = list(
-            self._batches(
-                stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
-            )
+            _batches(stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys)
         )
         if batches:
             return pa.Table.from_batches(batches).combine_chunks()
@@ -207,12 +181,8 @@ class FlinkSavepoint:
 
         Arguments and errors are those of `read_state`; errors are raised while the batches are read.
         """
-        stored = self._state(operator, state, kind)
-        if types:
-            stored = stored.with_types(types)
-        return self._batches(
-            stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
-        )
+        stored = self._state(operator, state, kind, types)
+        return _batches(stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys)
 
     def timers(self, operator: str, *, check_keys: bool = False) -> pa.Table:
         """Read the timers of an operator: `service`, `domain` (`event` or `processing`), `key_group`, `key`, `namespace`, `timestamp`.
@@ -268,14 +238,12 @@ class FlinkSavepoint:
 
     def warnings(self) -> list[str]:
         """Return descriptions of data that the job had, or may have had, and that is not in the states."""
-        warnings = []
-        for operator in self._operators:
-            in_flight = sum(subtask.in_flight_bytes for subtask in operator.subtasks.values())
-            if in_flight:
-                warnings.append(
-                    f"operator {self._label(operator)} has {in_flight} bytes of rows in flight, which are not in "
-                    "any state; take a savepoint, or an aligned checkpoint"
-                )
+        warnings = [
+            f"operator {self._label(operator)} has {operator.in_flight_bytes} bytes of rows in flight, which are not in "
+            "any state; take a savepoint, or an aligned checkpoint"
+            for operator in self._operators
+            if operator.in_flight_bytes
+        ]
         labels = self._perhaps_without_timers()
         if labels:
             warnings.append(
@@ -289,21 +257,20 @@ class FlinkSavepoint:
         operators = [
             operator
             for operator in self._operators
-            if any(
-                isinstance(subtask.keyed, IncrementalHandle)
-                for subtask in operator.subtasks.values()
-            )
+            if any(isinstance(each.keyed, IncrementalHandle) for each in operator.subtasks.values())
         ]
-        for operator in operators:
-            if any(state.name.startswith(TIMERS) for state in self._states_of(operator).states):
-                return []
+        states = [state for operator in operators for state in self._states_of(operator).states]
+        if any(state.name.startswith(TIMERS) for state in states):
+            return []
         return [self._label(operator) for operator in operators]
 
-    def _state(self, operator: str, name: str, kind: str | None) -> StoredState:
+    def _state(
+        self, operator: str, name: str, kind: str | None, types: Mapping[str, str] | None
+    ) -> StoredState:
         stored = self._states_of(self._operator(operator)).states
         named = [state for state in stored if state.name == name and kind in {None, state.kind}]
         if len(named) == 1:
-            return named[0]
+            return named[0].with_types(types) if types else named[0]
         if named:
             kinds = [state.kind for state in named]
             message = (
@@ -317,21 +284,6 @@ class FlinkSavepoint:
         raise InvalidRequestError(
             f"operator {operator!r} has no state {label!r}; it has {there}{why}"
         )
-
-    def _batches(
-        self,
-        state: StoredState,
-        subtask: int | None,
-        *,
-        explode: bool,
-        as_bytes: bool,
-        check_keys: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        for batch in state.batches(subtask, as_bytes=as_bytes, check_keys=check_keys):
-            if explode:
-                yield from _explode(pa.Table.from_batches([batch])).to_batches()
-            else:
-                yield batch
 
     def _states_of(self, operator: FlinkOperator) -> OperatorStateReader:
         if operator.id not in self._states:
@@ -399,6 +351,13 @@ def open_savepoint(
     return FlinkSavepoint(uri, metadata, files, uids)
 
 
+def _batches(
+    state: StoredState, subtask: int | None, *, explode: bool, as_bytes: bool, check_keys: bool
+) -> Iterator[pa.RecordBatch]:
+    for batch in state.batches(subtask, as_bytes=as_bytes, check_keys=check_keys):
+        yield from _explode(pa.Table.from_batches([batch])).to_batches() if explode else [batch]
+
+
 def _explode(table: pa.Table) -> pa.Table:
     """Return a table with one row per element of the lists or maps in the last column."""
     if not table.num_columns or table.schema.names[-1] != "value":
@@ -408,16 +367,15 @@ def _explode(table: pa.Table) -> pa.Table:
         return table
     values = table.column("value").combine_chunks()
     others = table.drop_columns(["value"])
-    if pa.types.is_map(type):
-        entries = values.cast(
+    is_map = pa.types.is_map(type)
+    if is_map:
+        values = values.cast(
             pa.list_(pa.struct([("key", type.key_type), ("value", type.item_type)]))
         )
-        rows = others.take(pc.list_parent_indices(entries))
-        flat = pc.list_flatten(entries)
-        columns = [("map_key", pc.struct_field(flat, 0)), ("map_value", pc.struct_field(flat, 1))]
-    else:
-        rows = others.take(pc.list_parent_indices(values))
-        columns = [("value", pc.list_flatten(values))]
-    for name, column in columns:
-        rows = rows.append_column(name, column)
+    rows = others.take(pc.list_parent_indices(values))
+    flat = pc.list_flatten(values)
+    if not is_map:
+        return rows.append_column("value", flat)
+    for place, name in enumerate(("map_key", "map_value")):
+        rows = rows.append_column(name, pc.struct_field(flat, place))
     return rows

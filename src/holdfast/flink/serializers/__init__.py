@@ -5,7 +5,7 @@ each a `Serializer`; `python_types` does so for types that users name, and `writ
 is the inverse. Start with `serializer`.
 """
 
-from holdfast.flink.serializers.composite import list_of, map_of
+from holdfast.flink.serializers.composite import list_of, map_of, sorted_times
 from holdfast.flink.serializers.kryo import TOPIC_PARTITION
 from holdfast.flink.serializers.python_types import in_bytes, python_type, several_in_bytes
 from holdfast.flink.serializers.serializer import (
@@ -21,6 +21,7 @@ from holdfast.flink.serializers.serializer import (
 from holdfast.flink.serializers.snapshots import UnknownSnapshotError, read_snapshot
 from holdfast.flink.serializers.writing import (
     NO_NAMESPACE,
+    WINDOW_OF_TIME,
     WrittenType,
     encode_items,
     list_snapshot,
@@ -32,7 +33,6 @@ from holdfast.flink.serializers.writing import (
     timer_time,
     tuple_of_columns,
     utf,
-    window_of_time,
     with_last_access,
     written_type,
 )
@@ -40,6 +40,7 @@ from holdfast.flink.serializers.writing import (
 __all__ = [
     "NO_NAMESPACE",
     "TOPIC_PARTITION",
+    "WINDOW_OF_TIME",
     "Packed",
     "Rows",
     "Serializer",
@@ -61,12 +62,12 @@ __all__ = [
     "read_snapshot",
     "reading",
     "several_in_bytes",
+    "sorted_times",
     "timer_snapshot",
     "timer_time",
     "tuple_of_columns",
     "unreadable",
     "utf",
-    "window_of_time",
     "with_last_access",
     "written_type",
 ]

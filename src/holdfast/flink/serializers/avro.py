@@ -10,18 +10,24 @@ Source:
 """
 
 import json
-import struct
 from collections.abc import Callable
-from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.flink.serializers import basic
 from holdfast.flink.serializers.composite import struct_of
-from holdfast.flink.serializers.serializer import Read, Serializer, read_bytes, unreadable
+from holdfast.flink.serializers.serializer import (
+    Read,
+    Serializer,
+    converting_reader,
+    decimal_of,
+    integer_of,
+    read_bytes,
+    unreadable,
+)
 
-_INT = struct.Struct(">i")
 _MAX_DIGITS = 38
 _Schema = Any
 """JSON: the name of a type, an object, or a list of the branches of a union."""
@@ -79,14 +85,12 @@ class _Types:
         full = schema["name"] if "." in schema["name"] else f"{space}.{schema['name']}"
         space = full.rpartition(".")[0]
         if kind == "enum":
-            names = schema["symbols"]
-            made = Serializer(pa.string(), lambda data, position: _symbol(names, data, position))
+            symbols = schema["symbols"]
+            read_symbol = converting_reader(_index_reader(len(symbols)), symbols.__getitem__)
+            made = Serializer(pa.string(), read_symbol)
         elif kind == "fixed":
-            size = int(schema["size"])
-            read_fixed = Serializer(
-                pa.binary(), lambda data, position: read_bytes(data, position, size)
-            )
-            made = _logical(kind, read_fixed, schema)
+            fixed = Serializer(pa.binary(), partial(read_bytes, length=int(schema["size"])))
+            made = _logical(kind, fixed, schema)
         else:
             made = struct_of(
                 {field["name"]: self.of(field["type"], space) for field in schema["fields"]}
@@ -96,24 +100,22 @@ class _Types:
 
     def _union(self, branches: list[_Schema], space: str) -> Serializer:
         parts = [self.of(branch, space) for branch in branches]
-        others = [part for part in parts if not pa.types.is_null(part.type)]
-        if len(others) == 1:
-            type: pa.DataType = others[0].type
-            names = [""] * len(parts)
-        else:
-            names = [
-                "" if pa.types.is_null(part.type) else f"f{number}"
-                for number, part in enumerate(parts)
-            ]
-            named = zip(names, parts, strict=True)
-            type = pa.struct([(name, part.type) for name, part in named if name])
+        others = {
+            number: part for number, part in enumerate(parts) if not pa.types.is_null(part.type)
+        }
+        is_one = len(others) == 1
+        read_index = _index_reader(len(parts))
 
         def read(data: bytes, position: int) -> tuple[Any, int]:
-            number = _index(data, position, len(parts))
-            value, position = parts[number].read(data, position + _INT.size)
-            return ({names[number]: value} if names[number] else value), position
+            number, position = read_index(data, position)
+            value, position = parts[number].read(data, position)
+            return value if is_one or number not in others else {f"f{number}": value}, position
 
-        return Serializer(type, read)
+        if is_one:
+            [other] = others.values()
+            return Serializer(other.type, read)
+        fields = [(f"f{number}", other.type) for number, other in others.items()]
+        return Serializer(pa.struct(fields), read)
 
 
 def _logical(kind: str, plain: Serializer, schema: _Schema) -> Serializer:
@@ -124,37 +126,27 @@ def _logical(kind: str, plain: Serializer, schema: _Schema) -> Serializer:
     if name != "decimal" or not 1 <= schema["precision"] <= _MAX_DIGITS:
         return plain
     scale = schema.get("scale", 0)
-
-    def read(data: bytes, position: int) -> tuple[Decimal, int]:
-        digits, position = plain.read(data, position)
-        value = int.from_bytes(digits, "big", signed=True)
-        return Decimal((int(value < 0), tuple(map(int, str(abs(value)))), -scale)), position
-
+    read = converting_reader(plain.read, lambda digits: decimal_of(integer_of(digits), scale))
     return Serializer(pa.decimal128(schema["precision"], scale), read)
 
 
-def _read_text(data: bytes, position: int) -> tuple[str, int]:
-    text, position = basic.BYTES.read(data, position)
-    return text.decode(), position
+def _index_reader(count: int) -> Read:
+    """Return a reader of the number of one of `count` symbols or branches."""
 
+    def check(number: int) -> int:
+        if not 0 <= number < count:
+            message = f"number {number} is not one of {count} symbols or branches"
+            raise ValueError(message)
+        return number
 
-def _index(data: bytes, position: int, count: int) -> int:
-    number: int = _INT.unpack_from(data, position)[0]
-    if not 0 <= number < count:
-        message = f"number {number} is not one of {count} symbols or branches"
-        raise ValueError(message)
-    return number
-
-
-def _symbol(names: list[str], data: bytes, position: int) -> tuple[str, int]:
-    return names[_index(data, position, len(names))], position + _INT.size
+    return converting_reader(basic.INT.read, check)
 
 
 def _pair(read_value: Read) -> Read:
     """Return a reader of map entries."""
 
     def read(data: bytes, position: int) -> tuple[tuple[str, Any], int]:
-        name, position = _read_text(data, position)
+        name, position = basic.UTF8.read(data, position)
         value, position = read_value(data, position)
         return (name, value), position
 
@@ -168,13 +160,12 @@ def _blocks(read_item: Read) -> Callable[[bytes, int], tuple[list[Any], int]]:
         items: list[Any] = []
         while True:
             count = shift = 0
-            more = True
-            while more:
+            byte = 0x80
+            while byte >= 0x80:
                 byte = data[position]
                 position += 1
                 count |= (byte & 0x7F) << shift
                 shift += 7
-                more = byte >= 0x80
             if not count:
                 return items, position
             if count + len(items) > len(data):
@@ -188,8 +179,8 @@ def _blocks(read_item: Read) -> Callable[[bytes, int], tuple[list[Any], int]]:
 
 
 _PRIMITIVE = {
-    "null": Serializer(pa.null(), lambda _data, position: (None, position)),
-    "string": Serializer(pa.string(), _read_text),
+    "null": basic.NULL_VALUE,
+    "string": basic.UTF8,
     "boolean": basic.BOOLEAN,
     "int": basic.INT,
     "long": basic.LONG,

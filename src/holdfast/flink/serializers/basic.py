@@ -1,4 +1,4 @@
-"""Numbers, times, and types without values, in the format of Flink's serializers.
+"""Numbers, times, arrays, and types without values, in the format of Flink's serializers.
 
 Source:
     Flink, flink-core, org.apache.flink.api.common.typeutils.base (2.3.0).
@@ -6,7 +6,6 @@ Source:
 
 import struct
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,17 @@ from holdfast.flink.serializers.serializer import (
     Read,
     Rows,
     Serializer,
+    converting_reader,
+    decimal_of,
+    integer_of,
     read_bytes,
     read_count,
 )
 from holdfast.flink.serializers.texts import read_string, read_string_value, text_column
 
-_NO_INT, _NO_LONG = -(1 << 31), -(1 << 63)
+_NO_INT, _NO_LONG, _NO_HOUR = -(1 << 31), -(1 << 63), -128
 _NANOS = 1_000_000_000
-
-_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
-_MILLIS_NANOS = struct.Struct(">qi")
-_DATE, _TIME = struct.Struct(">ibb"), struct.Struct(">bbbi")
+_INT = struct.Struct(">i")
 
 
 def number(code: str, dtype: str, type: pa.DataType, hashes: HashCodes) -> Serializer:
@@ -53,12 +52,39 @@ def number(code: str, dtype: str, type: pa.DataType, hashes: HashCodes) -> Seria
     return Serializer(type, read, width, width, column, hash_codes=hashes)
 
 
+def of_numbers(codes: str, type: pa.DataType, make: Callable[..., Any]) -> Serializer:
+    """Make a serializer of values that `make` makes of fixed-width numbers, given by their codes in `struct`."""
+    form = struct.Struct(f">{codes}")
+    unpack, width = form.unpack_from, form.size
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        return make(*unpack(data, position)), position + width
+
+    return Serializer(type, read, width)
+
+
+def list_reader(read: Read) -> Read:
+    """Return a reader of a count followed by values."""
+
+    def read_list(data: bytes, position: int) -> tuple[list[Any], int]:
+        count, position = read_count(data, position)
+        values: list[Any] = []
+        append: Callable[[Any], None] = values.append
+        for _ in range(count):
+            value, position = read(data, position)
+            append(value)
+        return values, position
+
+    return read_list
+
+
+def array_of(element: Serializer) -> Serializer:
+    """Make a serializer of arrays of numbers or strings: the count, then each element."""
+    return Serializer(pa.list_(element.type), list_reader(element.read))
+
+
 def _read_boolean(data: bytes, position: int) -> tuple[bool, int]:
     return data[position] != 0, position + 1
-
-
-def _boolean_column(rows: Rows) -> pa.Array:
-    return pa.array(rows[:, 0] != 0, pa.bool_())
 
 
 def _read_char(data: bytes, position: int) -> tuple[str, int]:
@@ -66,23 +92,21 @@ def _read_char(data: bytes, position: int) -> tuple[str, int]:
     return unit.decode("utf-16-be"), end
 
 
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    count, position = read_count(data, position)
+    return read_bytes(data, position, count)
+
+
 def _read_integer(data: bytes, position: int) -> tuple[int | None, int]:
     length: int = _INT.unpack_from(data, position)[0]
     position += 4
+    if length < 0:
+        message = f"a number has {length} bytes"
+        raise ValueError(message)
     if length < 4:
-        return (None, 0, 1, 10)[length] if length >= 0 else _refuse_length(length), position
+        return (None, 0, 1, 10)[length], position
     digits, position = read_bytes(data, position, length - 4)
-    return int.from_bytes(digits, "big", signed=True), position
-
-
-def _refuse_length(length: int) -> int:
-    message = f"a number has {length} bytes"
-    raise ValueError(message)
-
-
-def _read_big_integer(data: bytes, position: int) -> tuple[str | None, int]:
-    value, position = _read_integer(data, position)
-    return None if value is None else str(value), position
+    return integer_of(digits), position
 
 
 def _read_big_decimal(data: bytes, position: int) -> tuple[str | None, int]:
@@ -90,48 +114,18 @@ def _read_big_decimal(data: bytes, position: int) -> tuple[str | None, int]:
     if value is None:
         return None, position
     scale: int = _INT.unpack_from(data, position)[0]
-    digits = tuple(map(int, str(abs(value))))
-    return str(Decimal((int(value < 0), digits, -scale))), position + 4
+    return str(decimal_of(value, scale)), position + 4
 
 
-def _read_millis(data: bytes, position: int) -> tuple[int | None, int]:
-    value: int = _LONG.unpack_from(data, position)[0]
-    return None if value == _NO_LONG else value, position + 8
+def _read_nothing(data: bytes, position: int) -> tuple[None, int]:
+    data[position]  # only checks that the byte exists
+    return None, position + 1
 
 
-def _read_sql_timestamp(data: bytes, position: int) -> tuple[int | None, int]:
-    millis, nanos = _MILLIS_NANOS.unpack_from(data, position)
-    return None if millis == _NO_LONG else millis // 1000 * _NANOS + nanos, position + 12
-
-
-def _read_instant(data: bytes, position: int) -> tuple[int | None, int]:
-    seconds, nanos = _MILLIS_NANOS.unpack_from(data, position)
-    return None if seconds == _NO_LONG else seconds * _NANOS + nanos, position + 12
-
-
-def _read_local_date(data: bytes, position: int) -> tuple[int | None, int]:
-    year, month, day = _DATE.unpack_from(data, position)
-    return None if year == _NO_INT else _days(year, month, day), position + 6
-
-
-def _read_local_time(data: bytes, position: int) -> tuple[int | None, int]:
-    hour, minute, second, nano = _TIME.unpack_from(data, position)
-    if hour == -128:
-        return None, position + 7
-    if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= nano < _NANOS):
-        message = "not a valid time of day"
-        raise ValueError(message)
-    return ((hour * 60 + minute) * 60 + second) * _NANOS + nano, position + 7
-
-
-def _read_local_date_time(data: bytes, position: int) -> tuple[int | None, int]:
-    days, position = _read_local_date(data, position)
-    time, position = _read_local_time(data, position)
-    return None if days is None or time is None else days * 86_400 * _NANOS + time, position
-
-
-def _days(year: int, month: int, day: int) -> int:
+def _date(year: int, month: int, day: int) -> int | None:
     """Return the days since 1970 of a date in the Gregorian calendar, in any year."""
+    if year == _NO_INT:
+        return None
     if not (1 <= month <= 12 and 1 <= day <= 31):
         message = "not a valid date"
         raise ValueError(message)
@@ -148,18 +142,18 @@ def _days(year: int, month: int, day: int) -> int:
     )
 
 
-def _read_nothing(data: bytes, position: int) -> tuple[None, int]:
-    data[position]  # only checks that the byte exists
-    return None, position + 1
+def _time(hour: int, minute: int, second: int, nano: int) -> int | None:
+    if hour == _NO_HOUR:
+        return None
+    if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= nano < _NANOS):
+        message = "not a valid time of day"
+        raise ValueError(message)
+    return ((hour * 60 + minute) * 60 + second) * _NANOS + nano
 
 
-def _no_column(rows: Rows) -> pa.Array:
-    return pa.nulls(len(rows))
-
-
-def _read_time_window(data: bytes, position: int) -> tuple[dict[str, int], int]:
-    start, end = _WINDOW.unpack_from(data, position)
-    return {"start": start, "end": end}, position + 16
+def _date_time(year: int, month: int, day: int, *time: int) -> int | None:
+    days, nanos = _date(year, month, day), _time(*time)
+    return None if days is None or nanos is None else days * 86_400 * _NANOS + nanos
 
 
 def _time_window_column(rows: Rows) -> pa.Array:
@@ -168,10 +162,13 @@ def _time_window_column(rows: Rows) -> pa.Array:
     return pa.StructArray.from_arrays(columns, ["start", "end"])
 
 
-_WINDOW = struct.Struct(">qq")
-
 BOOLEAN = Serializer(
-    pa.bool_(), _read_boolean, 1, 1, _boolean_column, hash_codes=hash_codes.of_booleans
+    pa.bool_(),
+    _read_boolean,
+    1,
+    1,
+    lambda rows: pa.array(rows[:, 0] != 0, pa.bool_()),
+    hash_codes=hash_codes.of_booleans,
 )
 BYTE = number("b", "i1", pa.int8(), hash_codes.of_ints)
 SHORT = number("h", ">i2", pa.int16(), hash_codes.of_ints)
@@ -185,49 +182,33 @@ STRING = Serializer(
 )
 STRING_VALUE = Serializer(pa.string(), read_string_value)
 """`StringValueSerializer`, which has no null and therefore no code for it in its lengths."""
-BIG_INTEGER = Serializer(pa.string(), _read_big_integer)
+BYTES = Serializer(pa.binary(), _read_bytes)
+UTF8 = Serializer(pa.string(), converting_reader(_read_bytes, bytes.decode))
+BIG_INTEGER = Serializer(pa.string(), converting_reader(_read_integer, str))
 BIG_DECIMAL = Serializer(pa.string(), _read_big_decimal)
-DATE = Serializer(pa.timestamp("ms", "UTC"), _read_millis, 8)
-SQL_TIMESTAMP = Serializer(pa.timestamp("ns", "UTC"), _read_sql_timestamp, 12)
-INSTANT = Serializer(pa.timestamp("ns", "UTC"), _read_instant, 12)
-LOCAL_DATE = Serializer(pa.date32(), _read_local_date, 6)
-LOCAL_TIME = Serializer(pa.time64("ns"), _read_local_time, 7)
-LOCAL_DATE_TIME = Serializer(pa.timestamp("ns"), _read_local_date_time, 13)
+DATE = of_numbers(
+    "q", pa.timestamp("ms", "UTC"), lambda millis: None if millis == _NO_LONG else millis
+)
+SQL_TIMESTAMP = of_numbers(
+    "qi",
+    pa.timestamp("ns", "UTC"),
+    lambda millis, nanos: None if millis == _NO_LONG else millis // 1000 * _NANOS + nanos,
+)
+INSTANT = of_numbers(
+    "qi",
+    pa.timestamp("ns", "UTC"),
+    lambda seconds, nanos: None if seconds == _NO_LONG else seconds * _NANOS + nanos,
+)
+LOCAL_DATE = of_numbers("ibb", pa.date32(), _date)
+LOCAL_TIME = of_numbers("bbbi", pa.time64("ns"), _time)
+LOCAL_DATE_TIME = of_numbers("ibbbbbi", pa.timestamp("ns"), _date_time)
 NULL_VALUE = Serializer(pa.null(), lambda _data, position: (None, position), 0)
 """`NullValueSerializer`, whose values take no bytes."""
-VOID = Serializer(pa.null(), _read_nothing, 0, 1, _no_column)
+VOID = Serializer(pa.null(), _read_nothing, 0, 1, lambda rows: pa.nulls(len(rows)))
 TIME_WINDOW = Serializer(
     pa.struct([("start", pa.int64()), ("end", pa.int64())]),
-    _read_time_window,
+    of_numbers("qq", pa.null(), lambda start, end: {"start": start, "end": end}).read,
     0,
     16,
     _time_window_column,
 )
-
-
-def array_of(element: Serializer) -> Serializer:
-    """Make a serializer of arrays of numbers or strings: the count, then each element."""
-    return Serializer(pa.list_(element.type), list_reader(element.read))
-
-
-def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
-    count, position = read_count(data, position)
-    return read_bytes(data, position, count)
-
-
-BYTES = Serializer(pa.binary(), _read_bytes)
-
-
-def list_reader(read: Read) -> Read:
-    """Return a reader of a count followed by values."""
-
-    def read_list(data: bytes, position: int) -> tuple[list[Any], int]:
-        count, position = read_count(data, position)
-        values: list[Any] = []
-        append: Callable[[Any], None] = values.append
-        for _ in range(count):
-            value, position = read(data, position)
-            append(value)
-        return values, position
-
-    return read_list

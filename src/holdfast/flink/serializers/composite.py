@@ -1,13 +1,16 @@
-"""Composite values: lists, maps, tuples, rows, POJOs and Flink's wrappers of values.
+"""Composite values: lists, maps, tuples, rows, POJOs, and values of Flink's operators, of patterns (CEP) and of Scala.
+
+    matches  int n, n * { name of the stage, node, version, long start [long previous] byte 0 | 1, event id }
 
 Source:
     Flink, org.apache.flink.api.common.typeutils.base, org.apache.flink.api.java.typeutils.runtime,
-    org.apache.flink.runtime.state.ttl (2.3.0).
+    org.apache.flink.runtime.state.ttl, IntervalJoinOperator, StreamElementSerializer; flink-cep, NFAStateSerializer
+    (2.3.0); OptionSerializer, EnumValueSerializer (flink-scala 1.20).
 """
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +18,13 @@ import pyarrow as pa
 
 from holdfast.flink.binary import modified_utf8
 from holdfast.flink.serializers import hash_codes
-from holdfast.flink.serializers.basic import LONG, list_reader
+from holdfast.flink.serializers.basic import BOOLEAN, INT, LONG, STRING, list_reader
 from holdfast.flink.serializers.serializer import (
     Packed,
     Read,
     Rows,
     Serializer,
+    converting_reader,
     not_readable,
     null_key,
     read_bytes,
@@ -28,12 +32,13 @@ from holdfast.flink.serializers.serializer import (
     unreadable,
 )
 
-_LONG, _INT = struct.Struct(">q"), struct.Struct(">i")
+_SHORT, _INT, _LONG = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
 _SIGN = 1 << 63
 _KINDS = ("+I", "-U", "+U", "-D")
+_NULL_POJO, _IS_POJO, _SUBCLASS, _REGISTERED_SUBCLASS = 1, 2, 4, 8
 
 
-def opaque_if_a_part_is(make: "Callable[..., Serializer]", *parts: Serializer) -> Serializer:
+def opaque_if_a_part_is(make: Callable[..., Serializer], *parts: Serializer) -> Serializer:
     """Make a serializer from parts; it is unreadable if one of the parts is."""
     for part in parts:
         if part.unreadable:
@@ -41,30 +46,31 @@ def opaque_if_a_part_is(make: "Callable[..., Serializer]", *parts: Serializer) -
     return make(*parts)
 
 
+def flagged_reader(read: Read, *, null: bool, padding: int = 0) -> Read:
+    """Return a reader of a flag, and of a value or, if the flag is `null`, of padding."""
+
+    def read_flagged(data: bytes, position: int) -> tuple[Any, int]:
+        if (data[position] != 0) == null:
+            return None, read_bytes(data, position + 1, padding)[1]
+        return read(data, position + 1)
+
+    return read_flagged
+
+
 def list_of(element: Serializer) -> Serializer:
     """`ListSerializer`."""
     return Serializer(pa.list_(element.type), list_reader(element.read), parts=(element,))
 
 
-def nullable_elements(element: Serializer, *, null: int) -> Serializer:
-    """Make a serializer of elements with a null flag before each: 1 is null in sets, 0 in arrays."""
-    read = element.read
-
-    def read_element(data: bytes, position: int) -> tuple[Any, int]:
-        if (data[position] != 0) == bool(null):
-            return None, position + 1
-        return read(data, position + 1)
-
-    return Serializer(pa.list_(element.type), list_reader(read_element))
+def nullable_elements(element: Serializer, *, null: bool) -> Serializer:
+    """Make a serializer of elements with a flag before each, whose value for null is `null`: true in sets."""
+    return Serializer(pa.list_(element.type), list_reader(flagged_reader(element.read, null=null)))
 
 
 def linked_list_of(element: Serializer, *, has_mask: bool) -> Serializer:
     """`LinkedListSerializer` of the Table API: a count, a null bit for each element, the other elements."""
-    read_all = list_reader(element.read)
 
     def read(data: bytes, position: int) -> tuple[list[Any], int]:
-        if not has_mask:
-            return read_all(data, position)
         (count,) = _INT.unpack_from(data, position)
         mask, position = read_bytes(data, position + 4, (count + 7) // 8)
         values = []
@@ -75,7 +81,7 @@ def linked_list_of(element: Serializer, *, has_mask: bool) -> Serializer:
             values.append(value)
         return values, position
 
-    return Serializer(pa.list_(element.type), read)
+    return Serializer(pa.list_(element.type), read if has_mask else list_reader(element.read))
 
 
 def map_of(key: Serializer, value: Serializer) -> Serializer:
@@ -118,16 +124,21 @@ def struct_of(fields: Mapping[str, Serializer]) -> Serializer:
     """Named fields in order."""
     if not fields:  # a list could have any number of them in zero bytes
         return unreadable("a tuple without fields")
-    reads = [(name, field.read) for name, field in fields.items()]
+    type = pa.struct([(name, field.type) for name, field in fields.items()])
+    reads = {name: field.read for name, field in fields.items()}
+    return _of_one_width(Serializer(type, _fields_reader(reads)), list(fields.values()))
+
+
+def _fields_reader(reads: Mapping[str, Read]) -> Callable[[bytes, int], tuple[dict[str, Any], int]]:
+    fields = tuple(reads.items())
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
         values = {}
-        for name, read_field in reads:
+        for name, read_field in fields:
             values[name], position = read_field(data, position)
         return values, position
 
-    type = pa.struct([(name, field.type) for name, field in fields.items()])
-    return _of_one_width(Serializer(type, read), list(fields.values()))
+    return read
 
 
 def _of_one_width(whole: Serializer, parts: Sequence[Serializer]) -> Serializer:
@@ -150,11 +161,11 @@ def row_of(*fields: Serializer, has_kind: bool) -> Serializer:
     """`RowSerializer`: bits for its change type and for null fields, then the other fields."""
     skipped = 2 if has_kind else 0
     size = (len(fields) + skipped + 7) // 8
+    if not size:
+        return unreadable("a row without fields")
     reads = [(f"f{number}", field.read) for number, field in enumerate(fields)]
     names = [("kind", pa.string())] if has_kind else []
     type = pa.struct(names + [(f"f{number}", field.type) for number, field in enumerate(fields)])
-    if not size:
-        return unreadable("a row without fields")
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
         mask, position = read_bytes(data, position, size)
@@ -171,28 +182,28 @@ def row_of(*fields: Serializer, has_kind: bool) -> Serializer:
     return Serializer(type, read)
 
 
-def either_of(left: Serializer, right: Serializer) -> Serializer:
-    """`EitherSerializer`: a flag for the side, and its value."""
+def either_of(
+    first: Serializer, second: Serializer, names: tuple[str, str] = ("left", "right")
+) -> Serializer:
+    """`EitherSerializer`, and `UnionSerializer` of window joins: 1 for the first type, and a value of the type."""
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
-        is_left = data[position] != 0
-        value, position = (left if is_left else right).read(data, position + 1)
-        return {"left" if is_left else "right": value}, position
+        is_first = data[position] == 1
+        value, position = (first if is_first else second).read(data, position + 1)
+        return {names[not is_first]: value}, position
 
-    return Serializer(pa.struct([("left", left.type), ("right", right.type)]), read)
+    return Serializer(pa.struct(list(zip(names, (first.type, second.type), strict=True))), read)
 
 
 def nullable(inner: Serializer, *, padding: int) -> Serializer:
     """`NullableSerializer`: a null flag, then padding or the value."""
-    read_inner = inner.read
-
-    def read(data: bytes, position: int) -> tuple[Any, int]:
-        if data[position]:
-            _, position = read_bytes(data, position + 1, padding)
-            return None, position
-        return read_inner(data, position + 1)
-
+    read = flagged_reader(inner.read, null=True, padding=padding)
     return Serializer(inner.type, read, length=padding + 1 if padding else -1)
+
+
+def option_of(value: Serializer) -> Serializer:
+    """`OptionSerializer` of Scala: a flag, and the value."""
+    return Serializer(value.type, flagged_reader(value.read, null=False))
 
 
 def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
@@ -232,94 +243,86 @@ def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
 
 def timer_of(key: Serializer, namespace: Serializer) -> Serializer:
     """`TimerSerializer`: its time in a form that sorts bytewise, its key and its namespace."""
-    read_key, read_namespace = key.read, namespace.read
-
-    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
-        timestamp, position = _read_time(data, position)
-        owner, position = read_key(data, position)
-        space, position = read_namespace(data, position)
-        return {"timestamp": timestamp, "key": owner, "namespace": space}, position
-
-    type = pa.struct([("timestamp", pa.int64()), ("key", key.type), ("namespace", namespace.type)])
-    timer = _of_one_width(Serializer(type, read), [_SORTED_TIME, key, namespace])
+    timer = struct_of({"timestamp": _SORTED_TIME, "key": key, "namespace": namespace})
     return replace(timer, parts=(key, namespace))
 
 
-def _time_column(rows: Rows) -> pa.Array:
+def sorted_times(rows: Rows) -> pa.Array:
+    """Decode times in a form that sorts bytewise to a column."""
     times = np.ascontiguousarray(rows).view(">u8")[:, 0].astype(np.uint64)
     return pa.array((times ^ np.uint64(_SIGN)).view(np.int64))
 
 
-def enum_of(names: Sequence[str]) -> Serializer:
-    """`EnumSerializer`: the number of a name."""
+_SORTED_TIME = Serializer(
+    pa.int64(), converting_reader(LONG.read, lambda time: time ^ -_SIGN), 8, 8, sorted_times
+)
 
-    def read(data: bytes, position: int) -> tuple[str, int]:
-        number = _INT.unpack_from(data, position)[0]
-        if number < 0:
+
+def enum_of(names: Mapping[int, str]) -> Serializer:
+    """`EnumSerializer`, and `EnumValueSerializer` of Scala: the number of a name."""
+
+    def name(number: int) -> str:
+        if number not in names:
             message = f"an enum has no value {number}"
             raise ValueError(message)
-        return names[number], position + 4
+        return names[number]
 
-    return Serializer(pa.string(), read, length=4)
-
-
-def _read_time(data: bytes, position: int) -> tuple[int, int]:
-    return _LONG.unpack_from(data, position)[0] ^ -_SIGN, position + 8
-
-
-_SORTED_TIME = Serializer(pa.int64(), _read_time, 8, 8, _time_column)
-
-
-@dataclass(frozen=True, slots=True)
-class PojoClass:
-    """A class of POJOs.
-
-    Attributes:
-        name: The name of the Java class.
-        fields: Fields in the order of the values.
-    """
-
-    name: str
-    fields: Mapping[str, Serializer]
+    return Serializer(pa.string(), converting_reader(INT.read, name), length=4)
 
 
 def pojo_of(
-    own: PojoClass, registered: Sequence[Serializer], others: Mapping[str, Serializer]
+    java_class: str,
+    own: Mapping[str, Serializer],
+    registered: Sequence[Serializer],
+    others: Mapping[str, Serializer],
 ) -> Serializer:
     """`PojoSerializer`: a byte of flags, then the fields, or a subclass and the output of its serializer.
 
     Args:
-        own: The declared class.
+        java_class: The declared class.
+        own: Its fields in order.
         registered: Subclasses with a number.
         others: Subclasses without a number, by name.
     """
-    for field in own.fields.values():
+    for field in own.values():
         if field.unreadable:
             return unreadable(field.unreadable)
-    reads = [(name, field.read) for name, field in own.fields.items()]
+    read_fields = _fields_reader(
+        {name: flagged_reader(field.read, null=True) for name, field in own.items()}
+    )
     has_subclasses = bool(registered or others)
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
         flags = data[position]
         position += 1
-        if flags & 1:
+        if flags & _NULL_POJO:
             return None, position
-        if flags & 8:
-            number = data[position]
-            return registered[number].read(data, position + 1)
-        if flags & 4:
+        if flags & _REGISTERED_SUBCLASS:
+            return registered[data[position]].read(data, position + 1)
+        if flags & _SUBCLASS:
             subclass, position = _class_name(data, position)
             if subclass not in others:
-                raise not_readable(f"{subclass}, a subclass of {own.name} that isn't registered,")
+                raise not_readable(f"{subclass}, a subclass of {java_class} that isn't registered,")
             return others[subclass].read(data, position)
-        if not flags & 2:
+        if not flags & _IS_POJO:
             message = f"a POJO has the flags {flags}"
             raise ValueError(message)
-        values: dict[str, Any] = {"class": own.name} if has_subclasses else {}
-        return values, _read_fields(data, position, reads, values)
+        values, position = read_fields(data, position)
+        return {"class": java_class, **values} if has_subclasses else values, position
 
-    subclasses = [*registered, *others.values()]
-    return Serializer(_pojo_type(own, subclasses, has_subclasses=has_subclasses), read)
+    fields = {name: field.type for name, field in own.items()}
+    type = _type_with_subclasses(fields, [*registered, *others.values()])
+    return Serializer(type, read)
+
+
+def _type_with_subclasses(
+    own: Mapping[str, pa.DataType], subclasses: Sequence[Serializer]
+) -> pa.DataType:
+    fields: dict[str, pa.DataType] = {"class": pa.string(), **own} if subclasses else dict(own)
+    for subclass in subclasses:
+        if pa.types.is_struct(subclass.type):
+            fields |= {each.name: each.type for each in subclass.type if each.name not in fields}
+    return pa.struct(list(fields.items()))
 
 
 def _class_name(data: bytes, position: int) -> tuple[str, int]:
@@ -328,46 +331,65 @@ def _class_name(data: bytes, position: int) -> tuple[str, int]:
     return modified_utf8(name), position
 
 
-def _read_fields(
-    data: bytes, position: int, reads: Sequence[tuple[str, Read]], values: dict[str, Any]
-) -> int:
-    """Read the fields of a POJO into a dictionary; returns their end."""
-    for name, read in reads:
-        is_null = data[position]
-        position += 1
-        values[name] = None
-        if not is_null:
-            values[name], position = read(data, position)
-    return position
-
-
-def _pojo_type(
-    own: PojoClass, subclasses: Sequence[Serializer], *, has_subclasses: bool
-) -> pa.DataType:
-    fields: dict[str, pa.DataType] = {"class": pa.string()} if has_subclasses else {}
-    fields |= {name: field.type for name, field in own.fields.items()}
-    for subclass in subclasses:
-        if pa.types.is_struct(subclass.type):
-            for field in subclass.type:
-                fields.setdefault(field.name, field.type)
-    return pa.struct(list(fields.items()))
-
-
 def named_class(name: str, pojo: Serializer) -> Serializer:
     """Return the serializer of a subclass, whose values include the name of the class."""
     if pojo.unreadable or not pa.types.is_struct(pojo.type):
         return pojo
-    read: Read = pojo.read
-
-    def read_named(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
-        values, position = read(data, position)
-        return values if values is None else {"class": name, **values}, position
-
-    fields = [
-        ("class", pa.string()),
-        *((field.name, field.type) for field in pojo.type if field.name != "class"),
-    ]
-    return Serializer(pa.struct(fields), read_named)
+    fields = [field for field in pojo.type if field.name != "class"]
+    read = converting_reader(pojo.read, lambda values: {"class": name, **values})
+    return Serializer(pa.struct([pa.field("class", pa.string()), *fields]), read)
 
 
-_SHORT = struct.Struct(">H")
+def buffer_entry(value: Serializer) -> Serializer:
+    """`BufferEntrySerializer`, of interval joins: whether it was joined, and the value."""
+    entry = struct_of({"was_joined": BOOLEAN, "value": value})
+    type = pa.struct([("value", value.type), ("was_joined", pa.bool_())])
+    return Serializer(type, entry.read)
+
+
+_ELEMENTS = (
+    ("record", True, True, 0),
+    ("record", False, True, 0),
+    ("watermark", True, False, 0),
+    ("latency marker", False, False, 28),
+    ("status", False, False, 4),
+    ("attributes", False, False, 1),
+    ("watermark", False, False, 12),
+)
+"""Elements of streams by tag: whether they have a timestamp, whether a value, and the bytes of unused content."""
+
+
+def stream_element(value: Serializer) -> Serializer:
+    """`StreamElementSerializer`, of pending asynchronous calls: rows, watermarks and other elements."""
+
+    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+        tag = data[position]
+        if tag >= len(_ELEMENTS):
+            message = f"a stream element has the unknown type {tag}"
+            raise ValueError(message)
+        kind, has_timestamp, has_value, unused = _ELEMENTS[tag]
+        element: dict[str, Any] = {"kind": kind}
+        position += 1
+        if has_timestamp:
+            element["timestamp"], position = LONG.read(data, position)
+        if has_value:
+            element["value"], position = value.read(data, position)
+        return element, position + unused
+
+    type = pa.struct([("kind", pa.string()), ("timestamp", pa.int64()), ("value", value.type)])
+    return Serializer(type, read)
+
+
+def lockable_of(element: Serializer) -> Serializer:
+    """`LockableTypeSerializer`: the number of matches that need a value, and the value."""
+    return struct_of({"references": INT, "value": element})
+
+
+def matches_of(
+    version: Serializer, node: Serializer, event: Serializer, *, has_previous: bool
+) -> Serializer:
+    """`NFAStateSerializer`: incomplete and complete matches."""
+    times = {"start": LONG, "previous": LONG} if has_previous else {"start": LONG}
+    node_and_version = {"stage": STRING, "previous_node": node, "version": version}
+    match = struct_of({**node_and_version, **times, "start_event": option_of(event)})
+    return struct_of({"partial": list_of(match), "completed": list_of(match)})

@@ -1,10 +1,10 @@
 """Objects of the JDK in Kryo's format, such as a POJO's field of type `List` in Flink 1.
 
-This module is for Kryo 2.24; `kryo_5` has the differences of Flink 2.
+This module is for Kryo 2.24; `kryo_classes` has the differences of Flink 2, whose Kryo is 5.6.
 
     value    varint 0 null | 1, varint number, [name of the class if the number is new] | n + 2 a registered class;
              [varint 1 a new object | n + 2 an earlier one]; its content
-    content  of a collection: varint size, values; of a map: varint size, pairs of values; others are in `kryo_2`
+    content  of a collection: varint size, values; of a map: varint size, pairs of values; others are in `kryo_classes`
 
 The savepoint does not describe their content, so they are read as JSON. No class is loaded: names are compared
 with tables, and other classes can't be read.
@@ -17,52 +17,37 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
 from holdfast.backends.keys import java_hash
-from holdfast.flink.serializers.serializer import Serializer, not_readable, read_bytes, unreadable
+from holdfast.flink.serializers.serializer import (
+    Serializer,
+    integer_of,
+    not_readable,
+    read_bytes,
+    unreadable,
+)
 
 MAX_NESTING = 32
 _MAX_REPEATED = 1 << 24
 """Maximum bytes of referenced values, because a few bytes could refer to any number of others."""
 
+_LANG = (
+    *("Boolean", "Byte", "CharSequence", "Character", "Comparable", "Double", "Float", "Integer"),
+    *("Iterable", "Long", "Number", "Object", "Short", "String"),
+)
+_UTIL = (
+    *("AbstractCollection", "AbstractList", "AbstractMap", "AbstractSet", "Collection", "Deque"),
+    *("List", "Map", "Map$Entry", "NavigableMap", "NavigableSet", "Queue", "Set", "SortedMap"),
+    *("SortedSet", "TimeZone", "concurrent.ConcurrentMap"),
+)
 _DECLARED = {
     "java.io.Serializable",
-    "java.lang.Boolean",
-    "java.lang.Byte",
-    "java.lang.CharSequence",
-    "java.lang.Character",
-    "java.lang.Comparable",
-    "java.lang.Double",
-    "java.lang.Float",
-    "java.lang.Integer",
-    "java.lang.Iterable",
-    "java.lang.Long",
-    "java.lang.Number",
-    "java.lang.Object",
-    "java.lang.Short",
-    "java.lang.String",
+    *(f"java.lang.{name}" for name in _LANG),
     "java.time.ZoneId",
-    "java.util.AbstractCollection",
-    "java.util.AbstractList",
-    "java.util.AbstractMap",
-    "java.util.AbstractSet",
-    "java.util.Collection",
-    "java.util.Deque",
-    "java.util.List",
-    "java.util.Map",
-    "java.util.Map$Entry",
-    "java.util.NavigableMap",
-    "java.util.NavigableSet",
-    "java.util.Queue",
-    "java.util.Set",
-    "java.util.SortedMap",
-    "java.util.SortedSet",
-    "java.util.TimeZone",
-    "java.util.concurrent.ConcurrentMap",
+    *(f"java.util.{name}" for name in _UTIL),
 }
 """Declared types whose values have readable classes."""
 _REGISTERED = {
@@ -110,10 +95,10 @@ def kryo_of(
         is_text or java_class in _DECLARED or java_class in graph_of.OBJECTS
     ):
         return unreadable(f"{java_class} (by Kryo)")
-    classes = Classes(tuple(registered) or (java_class,), foreign)
+    numbered = tuple(registered) or (java_class,)
 
     def read(data: bytes, position: int) -> tuple[str | None, int]:
-        graph = graph_of(data, position, classes)
+        graph = graph_of(data, position, numbered, foreign)
         value = graph.value(0)
         if value is None or is_text:
             return value, graph.position
@@ -124,7 +109,7 @@ def kryo_of(
 
 def _read_topic_partition(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
     """Read a Kafka partition: its hash code, number and topic, in the order of the fields' names."""
-    graph = KryoGraph(data, position, Classes((_KAFKA_PARTITION,)))
+    graph = KryoGraph(data, position, (_KAFKA_PARTITION,))
     kind = graph.varint()
     if kind == 0:
         return None, graph.position
@@ -146,25 +131,19 @@ def _hash_code(topic: str, partition: int) -> int:
     return code - (code >> 31 << 32)
 
 
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """Classes that a job has registered with Kryo.
-
-    Attributes:
-        registered: Classes with a number, in order.
-        foreign: Classes with a custom serializer of the job.
-    """
-
-    registered: tuple[str, ...]
-    foreign: frozenset[str] = frozenset()
-
-
 Texts: TypeAlias = Mapping[str, Callable[[Any], str | None]]
 Objects: TypeAlias = Mapping[str, Callable[[Any, int], Any]]
 
 
 class KryoGraph:
-    """A reader of a value with everything in it, and Kryo's state. Subclasses have the classes of a version of Kryo."""
+    """A reader of a value with everything in it, and Kryo's state. Subclasses have the classes of a version of Kryo.
+
+    Args:
+        data: The bytes.
+        position: Start of the value.
+        registered: Classes that the job has registered with Kryo, in the order of their numbers.
+        foreign: Classes with a custom serializer of the job.
+    """
 
     VERSION = 2
     ORDER = ">"
@@ -173,10 +152,17 @@ class KryoGraph:
     OBJECTS: ClassVar[Objects]
     """Readers of other classes, which take the depth."""
 
-    def __init__(self, data: bytes, position: int, classes: Classes) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        position: int,
+        registered: tuple[str, ...],
+        foreign: frozenset[str] = frozenset(),
+    ) -> None:
         self._data = data
         self.position = position
-        self._classes = classes
+        self._registered = registered
+        self._foreign = foreign
         self._names: list[str] = []
         self._objects: list[tuple[Any, int]] = []
         self._repeated = 0
@@ -190,19 +176,17 @@ class KryoGraph:
         """Return the class of a number: a number of `NUMBERS`, a name, or an empty string for strings."""
         if kind in NUMBERS:
             return kind
-        if kind not in {_BY_NAME, _STRING}:
-            return self._registered_class(kind - 2)
-        return self.class_name() if kind == _BY_NAME else ""
+        if kind == _STRING:
+            return ""
+        return self.class_name() if kind == _BY_NAME else self._registered_class(kind - 2)
 
     def _registered_class(self, number: int) -> str:
         """Return the registered class with a number."""
-        registered = self._classes.registered
-        if 0 <= number - _FIRST_OF_JOB < len(registered):
-            return registered[number - _FIRST_OF_JOB]
-        java_class = _REGISTERED.get(number)
-        if java_class is None:
+        if 0 <= number - _FIRST_OF_JOB < len(self._registered):
+            return self._registered[number - _FIRST_OF_JOB]
+        if number not in _REGISTERED:
             raise not_readable(f"the class with Kryo's number {number}")
-        return java_class
+        return _REGISTERED[number]
 
     def instance(self, java_class: int | str, depth: int) -> Any:
         """Read a value of a class, or a reference to an earlier one."""
@@ -211,12 +195,10 @@ class KryoGraph:
         if depth > MAX_NESTING:
             message = "collections are nested too deeply"
             raise ValueError(message)
-        if java_class and (java_class in self._classes.foreign or not self._knows(java_class)):
+        is_known = not java_class or java_class in self.TEXTS or java_class in self.OBJECTS
+        if not is_known or java_class in self._foreign:
             raise not_readable(f"{java_class} (by Kryo)")
         return self.new_or_referenced(java_class, depth, self.varint())
-
-    def _knows(self, java_class: str) -> bool:
-        return java_class in self.TEXTS or java_class in self.OBJECTS
 
     def new_or_referenced(self, java_class: str, depth: int, reference: int) -> Any:
         """Read a new object, or return the referenced earlier one."""
@@ -254,12 +236,10 @@ class KryoGraph:
         return self._names[number]
 
     def _before(self, number: int) -> Any:
-        value, size = (
-            self._objects[number] if 0 <= number < len(self._objects) else (_UNFINISHED, 0)
-        )
-        if value is _UNFINISHED:
+        if not 0 <= number < len(self._objects) or self._objects[number][0] is _UNFINISHED:
             message = "a value refers to a missing one"
             raise ValueError(message)
+        value, size = self._objects[number]
         self.repeat(size)
         return value
 
@@ -322,7 +302,7 @@ class KryoGraph:
         """Read an integer of any size."""
         length = self.varint() - 1
         data, self.position = read_bytes(self._data, self.position, length)
-        return int.from_bytes(data, "big", signed=True)
+        return integer_of(data)
 
     def text(self) -> str | None:
         """Read a string."""

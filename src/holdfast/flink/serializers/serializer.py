@@ -6,10 +6,12 @@ translates these to `CheckpointCorruptedError`.
 """
 
 import decimal
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,16 +28,15 @@ Numbers = npt.NDArray[np.int64]
 HashCodes = Callable[[pa.Array], npt.NDArray[np.int32]]
 
 VARIABLE = -1
+BASE = "org.apache.flink.api.common.typeutils.base."
+COMPOSITE_MAGIC, NESTED_MAGIC = 911108, 1333245
+"""Starts of a composite snapshot, and of the snapshots of its parts."""
+_INT = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Concatenated values of any widths.
-
-    Attributes:
-        data: Bytes of the values.
-        lengths: Number of bytes of each value.
-    """
+    """Concatenated values, and the number of bytes of each."""
 
     data: npt.NDArray[np.uint8]
     lengths: Numbers
@@ -90,27 +91,31 @@ class Serializer:
     hash_codes: HashCodes | None = None
     has_last_access: bool = False
 
+    @property
+    def content_type(self) -> pa.DataType:
+        """Arrow type of the values without the time of their last use."""
+        return self.type.field("value").type if self.has_last_access else self.type
+
 
 def unreadable(java_class: str) -> Serializer:
     """Return the serializer of a class whose values can only be read as bytes."""
-
-    def read(_data: bytes, _position: int) -> tuple[Any, int]:
-        raise not_readable(java_class)
-
-    return Serializer(pa.binary(), read, unreadable=java_class)
+    return _failing(java_class, partial(not_readable, java_class))
 
 
 def only_as_bytes() -> Serializer:
     """Return the serializer of values that are not decoded."""
+    message = (
+        "the heap backend's own format does not store the length of values, so they can't be read as bytes; take "
+        "a canonical savepoint"
+    )
+    return _failing("bytes", partial(InvalidRequestError, message))
 
+
+def _failing(unreadable: str, make_error: Callable[[], CheckpointError]) -> Serializer:
     def read(_data: bytes, _position: int) -> tuple[Any, int]:
-        message = (
-            "the heap backend's own format does not store the length of values, so they can't be read as bytes; take "
-            "a canonical savepoint"
-        )
-        raise InvalidRequestError(message)
+        raise make_error()
 
-    return Serializer(pa.binary(), read, unreadable="bytes")
+    return Serializer(pa.binary(), read, unreadable=unreadable)
 
 
 def not_readable(java_class: str) -> UnreadableStateError:
@@ -130,11 +135,7 @@ def null_key() -> UnreadableStateError:
 
 @contextmanager
 def reading(subject: str) -> Iterator[None]:
-    """Translate Python's errors for invalid bytes to `CheckpointCorruptedError`.
-
-    Args:
-        subject: Readable name of the data.
-    """
+    """Translate Python's errors for invalid bytes to `CheckpointCorruptedError`, and name the data in messages."""
     try:
         yield
     except CheckpointError as error:
@@ -158,6 +159,32 @@ def reading(subject: str) -> Iterator[None]:
         raise corrupted_error(f"{subject}: {error}") from error
 
 
+def snapshot_class(serializer: str) -> str:
+    """Return the name of the snapshot class inside of a serializer's class."""
+    return f"{serializer}${re.split(r'[.$]', serializer)[-1]}Snapshot"
+
+
+def decimal_of(unscaled: int, scale: int) -> decimal.Decimal:
+    """Return a decimal number of any size."""
+    digits = tuple(map(int, str(abs(unscaled))))
+    return decimal.Decimal((int(unscaled < 0), digits, -scale))
+
+
+def integer_of(data: bytes) -> int:
+    """Return Java's `BigInteger` of bytes."""
+    return int.from_bytes(data, "big", signed=True)
+
+
+def converting_reader(read: Read, convert: Callable[[Any], Any]) -> Read:
+    """Return a reader that converts values, except null."""
+
+    def read_converted(data: bytes, position: int) -> tuple[Any, int]:
+        value, position = read(data, position)
+        return None if value is None else convert(value), position
+
+    return read_converted
+
+
 def read_count(data: bytes, position: int) -> tuple[int, int]:
     """Read a number of items of at least one byte each; returns it with the next position. Raises ValueError."""
     count: int = _INT.unpack_from(data, position)[0]
@@ -175,6 +202,3 @@ def read_bytes(data: bytes, position: int, length: int) -> tuple[bytes, int]:
         message = f"expected {length} bytes, got {len(data) - position}"
         raise ValueError(message)
     return data[position:end], end
-
-
-_INT = struct.Struct(">i")

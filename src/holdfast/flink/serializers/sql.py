@@ -7,39 +7,68 @@
            variable part
     map    int size, u4 size of the array of keys, that array, the array of values
 
-`logical_types` determines the fields.
+The types of fields are Java objects in savepoints.
 
 Source:
-    Flink, BinaryRowData, BinaryArrayData, BinaryMapData, BinarySegmentUtils (flink-table-common 2.3.0).
+    Flink, BinaryRowData, BinaryArrayData, BinaryMapData, BinarySegmentUtils, and org.apache.flink.table.types.logical
+    (flink-table-common 2.3.0).
 """
 
 import struct
 from collections.abc import Callable
-from decimal import Decimal
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.flink.binary import corrupted_error
 from holdfast.flink.serializers import basic
-from holdfast.flink.serializers.serializer import Read, Serializer, null_key, read_bytes, read_count
+from holdfast.flink.serializers.java_objects import JavaObject
+from holdfast.flink.serializers.serializer import (
+    Serializer,
+    converting_reader,
+    integer_of,
+    null_key,
+    read_bytes,
+)
+from holdfast.flink.serializers.serializer import decimal_of as unscaled_decimal
 
-_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
-_LITTLE_INT = struct.Struct("<I")
-_SLOT, _LITTLE_LONG, _OFFSET_NANOS = struct.Struct("<II"), struct.Struct("<q"), struct.Struct("<iI")
+_LITTLE_INT, _LITTLE_LONG = struct.Struct("<I"), struct.Struct("<q")
+_SLOT, _OFFSET_NANOS = struct.Struct("<II"), struct.Struct("<iI")
 _KINDS = ("+I", "-U", "+U", "-D")
 _MAX_LONG_DIGITS, _MAX_DIGITS = 18, 38
-_MAX_MILLIS_DIGITS = 3
+_MAX_MILLIS_DIGITS, _MAX_NANOS_DIGITS = 3, 9
 _INLINE = 0x80
+_TYPES = "org.apache.flink.table.types.logical."
 
 _Field = Callable[[bytes, int], Any]
 """Reads a field from a row's bytes and the start of the field's 8 bytes."""
 
-_MAX_NANOS_DIGITS = 9
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSerializer(Serializer):
+    """A serializer of the Table API, which also reads values as fields of rows and elements of arrays.
+
+    Attributes:
+        field: Reads a field of a row or an element of an array.
+        size: Number of bytes of an element in the fixed part of an array.
+    """
+
+    field: _Field
+    size: int = 8
 
 
-def _fixed_width(form: str) -> _Field:
-    unpack = struct.Struct(form).unpack_from
-    return lambda row, slot: unpack(row, slot)[0]
+def _number(plain: Serializer, code: str, type: pa.DataType | None = None) -> SqlSerializer:
+    """Make the serializer of numbers with a code of `struct`."""
+    form = struct.Struct(f"<{code}")
+    unpack = form.unpack_from
+    return SqlSerializer(
+        type or plain.type,
+        plain.read,
+        field=lambda row, slot: unpack(row, slot)[0],
+        size=form.size,
+    )
 
 
 def _bytes(row: bytes, slot: int) -> bytes:
@@ -50,79 +79,32 @@ def _bytes(row: bytes, slot: int) -> bytes:
     return read_bytes(row, offset, size)[0]
 
 
-def _text(row: bytes, slot: int) -> str:
-    return _bytes(row, slot).decode()
+def _in_bytes(type: pa.DataType, value: Callable[[bytes], Any]) -> SqlSerializer:
+    """Make a serializer of values with a length prefix, or in the variable part of a row; `value` decodes them."""
+    read = converting_reader(basic.BYTES.read, value)
+    return SqlSerializer(type, read, field=lambda row, slot: value(_bytes(row, slot)))
 
 
-class SqlSerializer(Serializer):
-    """A serializer of the Table API, which also reads values as fields of rows and elements of arrays."""
-
-    __slots__ = ("field", "size")
-
-    field: _Field
-    size: int
-
-    @classmethod
-    def of(cls, type: pa.DataType, read: Read, field: _Field, size: int = 8) -> "SqlSerializer":
-        """Make a serializer.
-
-        Args:
-            type: Arrow type of the values.
-            read: Reads a separate value.
-            field: Reads a field of a row or an element of an array.
-            size: Number of bytes of an element in the fixed part of an array.
-        """
-        serializer = cls(type, read)
-        object.__setattr__(serializer, "field", field)
-        object.__setattr__(serializer, "size", size)
-        return serializer
-
-
-def _number(plain: Serializer, form: str, type: pa.DataType | None = None) -> SqlSerializer:
-    return SqlSerializer.of(
-        type or plain.type, plain.read, _fixed_width(form), struct.calcsize(form)
-    )
-
-
-BOOLEAN = _number(basic.BOOLEAN, "<?")
-BYTE = _number(basic.BYTE, "<b")
-SHORT = _number(basic.SHORT, "<h")
-INT = _number(basic.INT, "<i")
-LONG = _number(basic.LONG, "<q")
-FLOAT = _number(basic.FLOAT, "<f")
-DOUBLE = _number(basic.DOUBLE, "<d")
-DATE = _number(basic.INT, "<i", pa.date32())
-TIME = _number(basic.INT, "<i", pa.time32("ms"))
-MILLISECONDS = _number(basic.LONG, "<q", pa.duration("ms"))
-VOID = SqlSerializer.of(pa.null(), basic.VOID.read, lambda _row, _slot: None)
-BINARY = SqlSerializer.of(pa.binary(), basic.BYTES.read, _bytes)
+BINARY = SqlSerializer(pa.binary(), basic.BYTES.read, field=_bytes)
 """The serializer of bytes, and of values that only a function of the job can read."""
-
-_KNOWN = (
-    (basic.BOOLEAN, BOOLEAN),
-    (basic.BYTE, BYTE),
-    (basic.SHORT, SHORT),
-    (basic.INT, INT),
-    (basic.LONG, LONG),
-    (basic.FLOAT, FLOAT),
-    (basic.DOUBLE, DOUBLE),
-)
+STRING_DATA = _in_bytes(pa.string(), bytes.decode)
+_INT = _number(basic.INT, "i")
+_NUMBERS = {
+    "BooleanType": (basic.BOOLEAN, _number(basic.BOOLEAN, "?")),
+    "TinyIntType": (basic.BYTE, _number(basic.BYTE, "b")),
+    "SmallIntType": (basic.SHORT, _number(basic.SHORT, "h")),
+    "IntType": (basic.INT, _INT),
+    "BigIntType": (basic.LONG, _number(basic.LONG, "q")),
+    "FloatType": (basic.FLOAT, _number(basic.FLOAT, "f")),
+    "DoubleType": (basic.DOUBLE, _number(basic.DOUBLE, "d")),
+}
 
 
 def as_field(serializer: Serializer) -> SqlSerializer:
     """Return the serializer as one of fields; unknown classes are read as bytes."""
     if isinstance(serializer, SqlSerializer):
         return serializer
-    return next((field for known, field in _KNOWN if serializer is known), BINARY)
-
-
-def _read_text(data: bytes, position: int) -> tuple[str, int]:
-    count, position = read_count(data, position)
-    text, position = read_bytes(data, position, count)
-    return text.decode(), position
-
-
-STRING_DATA = SqlSerializer.of(pa.string(), _read_text, _text)
+    return next((field for plain, field in _NUMBERS.values() if serializer is plain), BINARY)
 
 
 def decimal_of(precision: int, scale: int) -> SqlSerializer:
@@ -130,24 +112,15 @@ def decimal_of(precision: int, scale: int) -> SqlSerializer:
     if not (1 <= precision <= _MAX_DIGITS and 0 <= scale <= precision):
         message = f"DECIMAL({precision}, {scale}) is not a valid type"
         raise ValueError(message)
-
-    def value(unscaled: int) -> Decimal:
-        digits = tuple(map(int, str(abs(unscaled))))
-        return Decimal((int(unscaled < 0), digits, -scale))
-
-    def read(data: bytes, position: int) -> tuple[Decimal, int]:
-        if precision <= _MAX_LONG_DIGITS:
-            return value(_LONG.unpack_from(data, position)[0]), position + 8
-        count, position = read_count(data, position)
-        digits, position = read_bytes(data, position, count)
-        return value(int.from_bytes(digits, "big", signed=True)), position
-
-    def field(row: bytes, slot: int) -> Decimal:
-        if precision <= _MAX_LONG_DIGITS:
-            return value(_LITTLE_LONG.unpack_from(row, slot)[0])
-        return value(int.from_bytes(_bytes(row, slot), "big", signed=True))
-
-    return SqlSerializer.of(pa.decimal128(precision, scale), read, field)
+    type = pa.decimal128(precision, scale)
+    if precision > _MAX_LONG_DIGITS:
+        return _in_bytes(type, lambda data: unscaled_decimal(integer_of(data), scale))
+    value = partial(unscaled_decimal, scale=scale)
+    return SqlSerializer(
+        type,
+        converting_reader(basic.LONG.read, value),
+        field=lambda row, slot: value(_LITTLE_LONG.unpack_from(row, slot)[0]),
+    )
 
 
 def timestamp_of(precision: int, zone: str | None = None) -> SqlSerializer:
@@ -155,24 +128,17 @@ def timestamp_of(precision: int, zone: str | None = None) -> SqlSerializer:
     if not 0 <= precision <= _MAX_NANOS_DIGITS:
         message = f"TIMESTAMP({precision}) is not a valid type"
         raise ValueError(message)
-    is_millis = precision <= _MAX_MILLIS_DIGITS
-
-    def read(data: bytes, position: int) -> tuple[int, int]:
-        millis: int = _LONG.unpack_from(data, position)[0]
-        if is_millis:
-            return millis, position + 8
-        nanos: int = _INT.unpack_from(data, position + 8)[0]
-        return millis * 1_000_000 + nanos, position + 12
+    if precision <= _MAX_MILLIS_DIGITS:
+        return _number(basic.LONG, "q", pa.timestamp("ms", zone))
 
     def field(row: bytes, slot: int) -> int:
-        if is_millis:
-            value: int = _LITTLE_LONG.unpack_from(row, slot)[0]
-            return value
         nanos, offset = _OFFSET_NANOS.unpack_from(row, slot)
         whole: int = _LITTLE_LONG.unpack_from(row, offset)[0] * 1_000_000
         return whole + int(nanos)
 
-    return SqlSerializer.of(pa.timestamp("ms" if is_millis else "ns", zone), read, field)
+    type = pa.timestamp("ns", zone)
+    plain = basic.of_numbers("qi", type, lambda millis, nanos: millis * 1_000_000 + nanos)
+    return SqlSerializer(type, plain.read, field=field)
 
 
 def raw_of(inner: Serializer) -> SqlSerializer:
@@ -187,14 +153,13 @@ def raw_of(inner: Serializer) -> SqlSerializer:
             raise ValueError(message)
         return content
 
-    return _length_prefixed(inner.type, value)
+    return _in_bytes(inner.type, value)
 
 
 def row_of(*fields: SqlSerializer) -> SqlSerializer:
     """`RowDataSerializer`."""
     names = [f"f{number}" for number in range(len(fields))]
     reads = [field.field for field in fields]
-    types = [field.type for field in fields]
     start = (len(fields) + 8 + 63) // 64 * 8
 
     def row(data: bytes) -> dict[str, Any]:
@@ -208,13 +173,13 @@ def row_of(*fields: SqlSerializer) -> SqlSerializer:
             values[name] = None if is_null else read(data, start + 8 * number)
         return values
 
-    type = pa.struct([("kind", pa.string()), *zip(names, types, strict=True)])
-    return _length_prefixed(type, row)
+    types = zip(names, [field.type for field in fields], strict=True)
+    return _in_bytes(pa.struct([("kind", pa.string()), *types]), row)
 
 
 def array_of(element: SqlSerializer) -> SqlSerializer:
     """`ArrayDataSerializer`."""
-    return _length_prefixed(pa.list_(element.type), lambda data: _elements(data, element))
+    return _in_bytes(pa.list_(element.type), lambda data: _elements(data, element))
 
 
 def map_of(key: SqlSerializer, value: SqlSerializer) -> SqlSerializer:
@@ -228,11 +193,11 @@ def map_of(key: SqlSerializer, value: SqlSerializer) -> SqlSerializer:
             raise null_key()
         return list(zip(names, _elements(data[position:], value), strict=True))
 
-    return _length_prefixed(pa.map_(key.type, value.type), pairs)
+    return _in_bytes(pa.map_(key.type, value.type), pairs)
 
 
 def _elements(data: bytes, element: SqlSerializer) -> list[Any]:
-    """The elements of an array."""
+    """Read the elements of an array."""
     (count,) = _LITTLE_INT.unpack_from(data)
     start = 4 + (count + 31) // 32 * 4
     if start + count * element.size > len(data):
@@ -246,17 +211,69 @@ def _elements(data: bytes, element: SqlSerializer) -> list[Any]:
     ]
 
 
-def _length_prefixed(type: pa.DataType, value: Callable[[bytes], Any]) -> SqlSerializer:
-    """Make a serializer of values with a length prefix, or in the variable part of a row.
+def logical_type(value: Any) -> SqlSerializer | None:
+    """Return the serializer of a type, or None for an unknown type.
 
-    Args:
-        type: Arrow type of the values.
-        value: Decodes a value.
+    Raises:
+        CheckpointCorruptedError: The type is not a valid SQL type.
     """
+    if not isinstance(value, JavaObject) or not value.java_class.startswith(_TYPES):
+        return None
+    name = value.java_class.removeprefix(_TYPES)
+    if name in _SIMPLE:
+        return _SIMPLE[name]
+    if name not in _COMPOSITE:
+        return None
+    try:
+        return _COMPOSITE[name](value.fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise corrupted_error(f"SQL type {name} is not valid: {error}") from error
 
-    def read(data: bytes, position: int) -> tuple[Any, int]:
-        count, position = read_count(data, position)
-        content, position = read_bytes(data, position, count)
-        return value(content), position
 
-    return SqlSerializer.of(type, read, lambda data, slot: value(_bytes(data, slot)))
+def element_type(value: Any) -> SqlSerializer:
+    """Return the serializer of fields and elements of a type; unknown types are read as bytes."""
+    return logical_type(value) or BINARY
+
+
+def _row(fields: dict[str, Any], name: str) -> SqlSerializer | None:
+    """Return the serializer of rows, or None if a field has an unknown type. The fields are in a Java list of any class."""
+    types = [logical_type(item.fields["type"]) for item in _items(fields[name])]
+    known = [type for type in types if type is not None]
+    return row_of(*known) if len(known) == len(types) else None
+
+
+def _items(value: Any) -> list[JavaObject]:
+    """Return the fields in a Java list."""
+    while isinstance(value, JavaObject):
+        items = [item for item in value.items if isinstance(item, JavaObject)]
+        if items:
+            return items
+        value = value.fields.get("c") or value.fields.get("list") or value.fields.get("a")
+    return []
+
+
+_SIMPLE = {
+    **{name: field for name, (_, field) in _NUMBERS.items()},
+    "CharType": STRING_DATA,
+    "VarCharType": STRING_DATA,
+    "BinaryType": BINARY,
+    "VarBinaryType": BINARY,
+    "DateType": _number(basic.INT, "i", pa.date32()),
+    "TimeType": _number(basic.INT, "i", pa.time32("ms")),
+    "YearMonthIntervalType": _INT,
+    "DayTimeIntervalType": _number(basic.LONG, "q", pa.duration("ms")),
+    "NullType": SqlSerializer(pa.null(), basic.VOID.read, field=lambda _row, _slot: None),
+}
+_COMPOSITE: dict[str, Callable[[dict[str, Any]], SqlSerializer | None]] = {
+    "DecimalType": lambda fields: decimal_of(fields["precision"], fields["scale"]),
+    "TimestampType": lambda fields: timestamp_of(fields["precision"]),
+    "LocalZonedTimestampType": lambda fields: timestamp_of(fields["precision"], "UTC"),
+    "ArrayType": lambda fields: array_of(element_type(fields["elementType"])),
+    "MultisetType": lambda fields: map_of(element_type(fields["elementType"]), _INT),
+    "MapType": lambda fields: map_of(
+        element_type(fields["keyType"]), element_type(fields["valueType"])
+    ),
+    "RowType": lambda fields: _row(fields, "fields"),
+    "StructuredType": lambda fields: _row(fields, "attributes"),
+    "DistinctType": lambda fields: logical_type(fields["sourceType"]),
+}

@@ -22,11 +22,17 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.serializers import hash_codes
-from holdfast.flink.serializers.serializer import VARIABLE, HashCodes
+from holdfast.flink.serializers.serializer import (
+    BASE,
+    COMPOSITE_MAGIC,
+    NESTED_MAGIC,
+    VARIABLE,
+    HashCodes,
+    snapshot_class,
+)
 
 Encode = Callable[[Any], bytes]
 
-_BASE = "org.apache.flink.api.common.typeutils.base."
 _TUPLES = "org.apache.flink.api.java.typeutils.runtime.TupleSerializerSnapshot"
 _TTL = "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot"
 _TIMER = "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot"
@@ -34,7 +40,7 @@ _WINDOW = "org.apache.flink.streaming.api.windowing.windows.TimeWindow$Serialize
 _VOID = "org.apache.flink.runtime.state.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot"
 
 _SIMPLE_VERSION = 3
-_COMPOSITE_MAGIC, _NESTED_MAGIC, _NESTED_VERSION = 911108, 1333245, 1
+_NESTED_VERSION = 1
 _MAX_FIELDS = 25
 _SHORT, _INT, _LONG = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
 _DATE, _TIME, _SECONDS_NANOS = struct.Struct(">ibb"), struct.Struct(">bbbi"), struct.Struct(">qi")
@@ -64,7 +70,8 @@ class WrittenType:
 def utf(text: str) -> bytes:
     """Encode a string in Java's modified UTF-8 with a length prefix. Raises `InvalidRequestError` if it is too long."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
-    data = b"".join(_encode_modified(unit) for unit in units)
+    characters = "".join(map(chr, units))
+    data = characters.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
     if len(data) > 0xFFFF:
         raise InvalidRequestError("a name is too long for Java's format")
     return _SHORT.pack(len(data)) + data
@@ -116,11 +123,6 @@ def plain_type(type: pa.DataType) -> pa.DataType:
     return type
 
 
-def window_of_time() -> WrittenType:
-    """Return the encoding of time windows: pairs of start and end in milliseconds."""
-    return WrittenType(_snapshot(_WINDOW), lambda pair: _WINDOW_BOUNDS.pack(*pair), length=0)
-
-
 def tuple_of_columns(types: Sequence[WrittenType]) -> WrittenType:
     """Return the encoding of a key of several columns as a tuple; values are lists."""
     return _tuple_of(list(range(len(types))), types)
@@ -140,7 +142,7 @@ def timer_snapshot(key: WrittenType, namespace: WrittenType) -> bytes:
 
 def timer_time(timestamp: int) -> bytes:
     """Encode a timer's time in a form that sorts bytewise."""
-    return ((timestamp + _TOP) % (_TOP << 1)).to_bytes(8, "big")
+    return (timestamp + _TOP).to_bytes(8, "big")
 
 
 def list_without_count(element: WrittenType) -> Encode:
@@ -155,16 +157,16 @@ def _snapshot(java_class: str, content: bytes = b"") -> bytes:
 
 def _composite(java_class: str, version: int, outer: bytes, *parts: WrittenType) -> bytes:
     """Return a composite snapshot; the version is that of the class."""
-    nested = _INT.pack(_NESTED_MAGIC) + _INT.pack(_NESTED_VERSION)
+    nested = _INT.pack(NESTED_MAGIC) + _INT.pack(_NESTED_VERSION)
     snapshots = encode_items([part.snapshot for part in parts])
-    head = _INT.pack(_COMPOSITE_MAGIC) + _INT.pack(version)
+    head = _INT.pack(COMPOSITE_MAGIC) + _INT.pack(version)
     return _snapshot(java_class, head + outer + nested + snapshots)
 
 
 def _simple(
     name: str, encode: Encode, hashes: HashCodes | None = None, length: int = VARIABLE
 ) -> WrittenType:
-    snapshot = _snapshot(f"{_BASE}{name}Serializer${name.rpartition('.')[2]}SerializerSnapshot")
+    snapshot = _snapshot(snapshot_class(f"{BASE}{name}Serializer"))
     return WrittenType(snapshot, encode, hashes, length)
 
 
@@ -175,7 +177,7 @@ def _number(name: str, code: str, hashes: HashCodes) -> WrittenType:
 
 def _of_time(type: pa.DataType) -> WrittenType | None:
     """Return the encoding of dates and times in Arrow's units, or None for a type without a class in Flink."""
-    if pa.types.is_date32(type):
+    if type == pa.date32():
         return _simple("LocalDate", _date, length=6)
     if pa.types.is_time(type):
         ticks = _TICKS[type.unit]
@@ -219,9 +221,8 @@ def _time(value: int, ticks: int) -> bytes:
 
 def _decimal_of(scale: int) -> WrittenType:
     def encode(value: Decimal) -> bytes:
-        sign, digits, exponent = value.as_tuple()
+        sign, digits, _ = value.as_tuple()  # Arrow guarantees the scale
         unscaled = int("".join(map(str, digits)))
-        assert -scale == exponent  # guaranteed by Arrow
         return _big_integer(-unscaled if sign else unscaled) + _INT.pack(scale)
 
     return _simple("BigDec", encode)
@@ -238,12 +239,12 @@ def _big_integer(value: int) -> bytes:
 
 def list_snapshot(element: WrittenType) -> bytes:
     """Return the snapshot of lists."""
-    return _composite(f"{_BASE}ListSerializerSnapshot", 1, b"", element)
+    return _composite(f"{BASE}ListSerializerSnapshot", 1, b"", element)
 
 
 def map_snapshot(key: WrittenType, value: WrittenType) -> bytes:
     """Return the snapshot of maps."""
-    return _composite(f"{_BASE}MapSerializerSnapshot", 1, b"", key, value)
+    return _composite(f"{BASE}MapSerializerSnapshot", 1, b"", key, value)
 
 
 def _list_of(element: WrittenType) -> WrittenType:
@@ -298,17 +299,10 @@ def _varint(number: int) -> bytes:
     return bytes(data)
 
 
-def _encode_modified(unit: int) -> bytes:
-    if 0 < unit < 0x80:
-        return bytes([unit])
-    if unit < 0x800:
-        return bytes([0xC0 | unit >> 6, 0x80 | unit & 0x3F])
-    return bytes([0xE0 | unit >> 12, 0x80 | unit >> 6 & 0x3F, 0x80 | unit & 0x3F])
-
-
 LONG = _number("Long", "q", hash_codes.of_longs)
 NO_NAMESPACE = WrittenType(_snapshot(_VOID), lambda _: b"\0", length=0)
-_WINDOW_BOUNDS = struct.Struct(">qq")
+WINDOW_OF_TIME = WrittenType(_snapshot(_WINDOW), lambda pair: struct.pack(">qq", *pair), length=0)
+"""The encoding of time windows: pairs of start and end in milliseconds."""
 _KNOWN_INTEGERS = {0: _INT.pack(1), 1: _INT.pack(2), 10: _INT.pack(3)}
 
 _SIMPLE = {

@@ -11,7 +11,7 @@ Source:
     Flink, OperatorBackendSerializationProxy, KeyedBackendSerializationProxy, StateMetaInfoSnapshotReadersWriters (2.3.0).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 from holdfast.flink.binary import DataInput, corrupted_error
@@ -36,7 +36,6 @@ class StateInfo:
     """The description of a state.
 
     Attributes:
-        name: Name in the job.
         kind: Flink's number of its type.
         options: Flink's options, such as its type.
         serializers: By role, without unreadable ones.
@@ -72,15 +71,22 @@ class StateInfo:
             return list_of(value) if not value.unreadable else value
         if self.kind == _ASYNC_KIND and self.type == "map":
             key = self.serializer("USER_KEY_SERIALIZER")
-            if key.unreadable or value.unreadable:
-                return Serializer(
-                    value.type,
-                    value.read,
-                    parts=(key, value),
-                    unreadable=key.unreadable or value.unreadable,
-                )
+            if unreadable := key.unreadable or value.unreadable:
+                return replace(value, parts=(key, value), unreadable=unreadable)
             return map_of(key, value)
         return value
+
+    @property
+    def has_ttl(self) -> bool:
+        """True if values, elements or entries have the time of their last use."""
+        value = self.value
+        if self.type in {"list", "map"} and value.parts:
+            value = value.parts[-1]
+        return value.has_last_access
+
+    def key(self, key: Serializer) -> Serializer:
+        """Return the serializer of keys, which is `key` except for timers: theirs is inside the timer's serializer."""
+        return self.value.parts[0] if self.is_timer and self.value.parts else key
 
     @property
     def namespace(self) -> Serializer:
@@ -92,13 +98,7 @@ class StateInfo:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDescription:
-    """The description of operator state.
-
-    Attributes:
-        is_compressed: Whether the data is a Snappy stream.
-        lists: List and union states.
-        broadcasts: Broadcast states.
-    """
+    """The description of operator state: list and union states, broadcast states, and whether the data is a Snappy stream."""
 
     is_compressed: bool
     lists: tuple[StateInfo, ...]
@@ -107,13 +107,7 @@ class OperatorDescription:
 
 @dataclass(frozen=True, slots=True)
 class KeyedDescription:
-    """The description of keyed state.
-
-    Attributes:
-        is_compressed: Whether the data consists of Snappy streams.
-        key: Serializer of keys.
-        states: By their number.
-    """
+    """The description of keyed state: states by their number, and whether the data consists of Snappy streams."""
 
     is_compressed: bool
     key: Serializer
@@ -121,12 +115,7 @@ class KeyedDescription:
 
 
 def operator_description(source: DataInput) -> OperatorDescription:
-    """Read the description of operator state.
-
-    Raises:
-        CheckpointCorruptedError: It is corrupted.
-        UnsupportedFormatError: Its version is unknown.
-    """
+    """Read the description of operator state. Raises `CheckpointCorruptedError` and `UnsupportedFormatError`."""
     version = source.read_int()
     if version not in {5, 6}:
         raise _unknown_version("operator state", version)
@@ -138,7 +127,7 @@ def operator_description(source: DataInput) -> OperatorDescription:
 
 
 def keyed_description(source: DataInput) -> KeyedDescription:
-    """Read the description of keyed state. Raises like `operator_description`."""
+    """Read the description of keyed state, like `operator_description`."""
     version = source.read_int()
     if version != 6:
         raise _unknown_version("keyed state", version)

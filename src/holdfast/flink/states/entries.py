@@ -20,7 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.flink.binary import corrupted_error
-from holdfast.flink.serializers import Packed, Rows, Serializer, not_readable, null_key
+from holdfast.flink.serializers import (
+    Packed,
+    Rows,
+    Serializer,
+    not_readable,
+    null_key,
+    sorted_times,
+)
 from holdfast.flink.states.descriptions import StateInfo
 
 _SEPARATOR = 0x2C
@@ -41,12 +48,19 @@ class Entries:
     values: "list[bytes] | Rows"
 
 
+Columns = tuple[tuple[str, pa.DataType], ...]
+"""Names and types of the columns of a state."""
+
+
+def constant(number: int, count: int) -> pa.Array:
+    """Return a column of one number."""
+    return pa.repeat(pa.scalar(number, pa.int32()), count)
+
+
 def column_names(info: StateInfo, key: Serializer) -> list[tuple[str, pa.DataType]]:
     """Return the columns of a state and their types, without the key group."""
     namespace = info.namespace
-    if info.is_timer and info.value.parts:
-        key = info.value.parts[0]
-    columns = [("key", key.type)]
+    columns = [("key", info.key(key).type)]
     if not pa.types.is_null(namespace.type):
         columns.append(("namespace", namespace.type))
     columns.append(("timestamp", pa.int64()) if info.is_timer else ("value", _value_type(info)))
@@ -54,23 +68,15 @@ def column_names(info: StateInfo, key: Serializer) -> list[tuple[str, pa.DataTyp
 
 
 class EntryReader:
-    """A converter of a state's entries to columns.
-
-    Args:
-        info: The state.
-        key: Serializer of its keys.
-        prefix: Number of bytes of the key group.
-    """
+    """A converter of a state's entries to columns; keys start with `prefix` bytes for the key group."""
 
     def __init__(self, info: StateInfo, key: Serializer, prefix: int) -> None:
         self._info = info
         self._prefix = prefix
         self._value = info.value
-        if info.is_timer:
-            if self._value.unreadable:
-                raise not_readable(self._value.unreadable)
-            key = self._value.parts[0]
-        namespace = info.namespace
+        if info.is_timer and self._value.unreadable:
+            raise not_readable(self._value.unreadable)
+        key, namespace = info.key(key), info.namespace
         self._key, self._namespace = key, namespace
         self._has_lengths = key.length < 0 and namespace.length < 0 and not info.is_timer
         if namespace.unreadable:
@@ -97,16 +103,11 @@ class EntryReader:
         return self._value.width
 
     def columns(self, group: int, entries: Entries) -> list[pa.Array]:
-        """Return the columns of a key group's entries, in the order of `column_names`.
-
-        Raises:
-            CheckpointCorruptedError: They are corrupted.
-            UnreadableStateError: They contain values of an unknown class.
-        """
+        """Return the columns of a key group's entries, in the order of `column_names`. Raises `CheckpointError`."""
         if self._info.type == "map":
             columns = self._maps(group, entries)
         else:
-            columns = [*self._key_columns(group, entries.keys)]
+            columns = self._key_columns(group, entries.keys)
             if not self._info.is_timer:
                 columns.append(self._values(entries.values))
         if pa.types.is_null(self._namespace.type):
@@ -127,14 +128,11 @@ class EntryReader:
                 self._namespace.column(rows[:, split:]),
             ]
             if self._info.is_timer:
-                times = np.ascontiguousarray(rows[:, self._prefix : self._before]).view(">u8")[:, 0]
-                signed = (times.astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
-                columns.append(pa.array(signed))
+                columns.append(sorted_times(rows[:, self._prefix : self._before]))
             return columns
-        texts = byte_strings(keys)
         parts = [
             self._packed_columns(prefix, chunk) or self._read_columns(group, chunk)
-            for chunk in _chunks(texts)
+            for chunk in _chunks(byte_strings(keys))
         ]
         return [_concatenate(arrays) for arrays in zip(*parts, strict=True)]
 

@@ -14,17 +14,18 @@ Source:
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.keys import flink_key_groups
 from holdfast.common import raise_shortage
 from holdfast.errors import CheckpointCorruptedError, UnreadableStateError
 from holdfast.flink.binary import corrupted_error, decompress_streams
 from holdfast.flink.serializers import Serializer, reading
 from holdfast.flink.states.descriptions import KeyedDescription, StateInfo
-from holdfast.flink.states.key_groups import KeyGroup
 
 _INT, _SHORT = struct.Struct(">i"), struct.Struct(">H")
 _HEAD_BYTES = _SHORT.size + _INT.size
@@ -33,18 +34,27 @@ _NO_VALUE = (struct.error, IndexError, ValueError, TypeError, pa.ArrowException)
 _FIRST_ENTRIES, _MAX_ATTEMPTS, _MAX_ENTRIES = 4, 4_000, 1 << 18
 
 
+@dataclass(frozen=True, slots=True)
+class KeyGroup:
+    """A key group of an operator with `max_parallelism` groups, by its number from 0."""
+
+    number: int
+    max_parallelism: int
+
+    def has(self, key: Serializer, keys: pa.Array) -> bool:
+        """Return whether all keys belong to the group, as far as their hash codes are known."""
+        if key.hash_codes is None:
+            return True
+        groups = flink_key_groups(key.hash_codes(keys), self.max_parallelism)
+        return bool((groups == self.number).all())
+
+
 def order_of_empty(data: bytes, count: int) -> tuple[int, ...]:
     """Return the order of states in an uncompressed key group; empty if the group has entries."""
     body = data[_INT.size :]
     if len(body) != _HEAD_BYTES * count:
         return ()
-    heads = [
-        (
-            _SHORT.unpack_from(body, at)[0],
-            _INT.unpack_from(body, at + _SHORT.size)[0],
-        )
-        for at in range(0, len(body), _HEAD_BYTES)
-    ]
+    heads = list(struct.iter_unpack(">Hi", body))
     order = tuple(state for state, _ in heads)
     is_whole = sorted(order) == list(range(count)) and not any(entries for _, entries in heads)
     return order if is_whole else ()
@@ -65,10 +75,6 @@ def heap_columns(
         description: The states.
         wanted: Number of the state.
         order: Order of the states, if it is known.
-
-    Raises:
-        CheckpointCorruptedError: The examined part of the group is corrupted.
-        UnreadableStateError: This state or one before it can't be read.
     """
     (number,) = _INT.unpack_from(data, 0)
     if number != group.number:
@@ -80,9 +86,7 @@ def heap_columns(
     for part in parts:
         places = states.places(part, wanted)
         if wanted in places:
-            return _Reader(description.states[wanted], description.key).columns(
-                part, places[wanted]
-            )
+            return states.reader(wanted).columns(part, places[wanted])
     return None
 
 
@@ -102,9 +106,7 @@ class _States:
     def places(self, data: bytes, wanted: int) -> dict[int, int]:
         """Return the positions of the entry counts of states up to `wanted`, which may be missing.
 
-        Raises:
-            CheckpointCorruptedError: The states before it are corrupted.
-            UnreadableStateError: One of them can't be read, and the next was not found.
+        Raises `UnreadableStateError` if one of them can't be read, and the next was not found.
         """
         places: dict[int, int] = {}
         position = 0
@@ -116,7 +118,7 @@ class _States:
             info = self._description.states[state]
             try:
                 with reading(f"state {info.name!r}"):
-                    position = self._reader(state).skip(data, position)
+                    position = self.reader(state).skip(data, position)
             except UnreadableStateError as error:
                 left = frozenset(range(len(self._description.states))).difference(places)
                 self._attempts, self._entries = _MAX_ATTEMPTS, len(data) + _MAX_ENTRIES
@@ -124,9 +126,7 @@ class _States:
                     following = self._by_order(data, position + _INT.size, state)
                 else:
                     following = self._search_after(data, position + _INT.size, left)
-                if following is not None and wanted not in following:  # nor can it be read itself
-                    following = None
-                if following is None:
+                if following is None or wanted not in following:  # nor can it be read itself
                     message = f"it follows an unreadable state in each key group; {error.args[0]}"
                     raise UnreadableStateError(message) from error
                 return places | following
@@ -137,7 +137,7 @@ class _States:
         places: dict[int, int] = {}
         left = self._order[self._order.index(state) + 1 :]
         while True:
-            while left and self._reader(left[0]).unreadable:
+            while left and self.reader(left[0]).unreadable:
                 left = left[1:]
             if not left:
                 return places
@@ -163,7 +163,7 @@ class _States:
                 if data[position : position + _SHORT.size] != _SHORT.pack(state):
                     return None
                 position += _SHORT.size
-                reader = self._reader(state)
+                reader = self.reader(state)
                 if not reader.belongs(data, position, self._group):
                     return None
                 places[state] = position
@@ -208,7 +208,7 @@ class _States:
                 left -= {state}
                 position += _SHORT.size
                 places[state] = position
-                reader = self._reader(state)
+                reader = self.reader(state)
                 if not reader.belongs(data, position, self._group):
                     self._attempts -= 1
                     return None
@@ -237,7 +237,7 @@ class _States:
             raise corrupted_error("the states of a key group can't be distinguished")
         return reader.skip(data, position)
 
-    def _reader(self, state: int) -> "_Reader":
+    def reader(self, state: int) -> "_Reader":
         return _Reader(self._description.states[state], self._description.key)
 
 
@@ -247,7 +247,6 @@ class _Reader:
         self._key = key
         value = info.value
         self._parts = (value,) if info.is_timer else (info.namespace, key, value)
-        self._names = ("timer",) if info.is_timer else ("namespace", "key", "value")
         # Rows of one width are read at once.
         all_fixed = all(part.column is not None for part in self._parts)
         self._width = sum(part.width for part in self._parts) if all_fixed else 0
@@ -287,18 +286,14 @@ class _Reader:
         count, position = self._count(data, position)
         if not count:
             return None
-        columns = (
-            self._rows(data, position, count)
-            if self._width
-            else self._values(data, position, count)
-        )
+        read = self._rows if self._width else self._values
+        columns = read(data, position, count)
         if self._info.is_timer:
-            times, key, namespace = columns["timer"].flatten()
-            columns = {"key": key, "namespace": namespace, "timestamp": times}
-        names = list(columns) if self._info.is_timer else ["key", "namespace", "value"]
-        if pa.types.is_null(self._info.namespace.type):
-            names.remove("namespace")
-        return [columns[name] for name in names]
+            [timers] = columns
+            times, key, namespace = timers.flatten()
+            columns = [namespace, key, times]
+        namespace, key, value = columns
+        return [key, value] if pa.types.is_null(namespace.type) else [key, namespace, value]
 
     def _count(self, data: bytes, position: int) -> tuple[int, int]:
         (count,) = _INT.unpack_from(data, position)
@@ -312,18 +307,18 @@ class _Reader:
             if part.unreadable and count:
                 part.read(b"", 0)  # raises the reason
 
-    def _rows(self, data: bytes, position: int, count: int) -> dict[str, Any]:
+    def _rows(self, data: bytes, position: int, count: int) -> list[pa.Array]:
         rows = np.frombuffer(data, np.uint8, count * self._width, position)
         rows = rows.reshape(count, self._width)
-        columns: dict[str, Any] = {}
+        columns = []
         start = 0
-        for name, part in zip(self._names, self._parts, strict=True):
+        for part in self._parts:
             assert part.column is not None
-            columns[name] = part.column(rows[:, start : start + part.width])
+            columns.append(part.column(rows[:, start : start + part.width]))
             start += part.width
         return columns
 
-    def _values(self, data: bytes, position: int, count: int) -> dict[str, Any]:
+    def _values(self, data: bytes, position: int, count: int) -> list[pa.Array]:
         self._check_readable(count)
         values: list[list[Any]] = [[] for _ in self._parts]
         steps: list[tuple[Any, Callable[[Any], None]]] = [
@@ -334,7 +329,6 @@ class _Reader:
             for read, append in steps:
                 value, position = read(data, position)
                 append(value)
-        return {
-            name: pa.array(column, part.type)
-            for name, column, part in zip(self._names, values, self._parts, strict=True)
-        }
+        return [
+            pa.array(column, part.type) for column, part in zip(values, self._parts, strict=True)
+        ]

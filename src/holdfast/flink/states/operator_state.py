@@ -18,23 +18,21 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.binary import corrupted_error, decompress_streams
-from holdfast.flink.metadata import OperatorHandle, StateFiles, StateStream
+from holdfast.flink.handles import MODES, OperatorHandle
 from holdfast.flink.serializers import Serializer, only_as_bytes
+from holdfast.flink.state_files import StateFiles, StateStream
 from holdfast.flink.states.descriptions import OperatorDescription, StateInfo, operator_description
-from holdfast.flink.states.entries import decode_column
+from holdfast.flink.states.entries import Columns, constant, decode_column
 
-_BROADCAST = 2
+BROADCAST = "broadcast"
+"""Type of states that each subtask has completely."""
+_BROADCAST = MODES.index(BROADCAST)
 _BLOCK_BYTES, _BLOCK_ELEMENTS = 4 << 20, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorStates:
-    """Operator state of a subtask, described but not read.
-
-    Attributes:
-        handle: Location of its elements.
-        description: The states.
-    """
+    """Operator state of a subtask, described but not read."""
 
     handle: OperatorHandle
     description: OperatorDescription
@@ -56,18 +54,9 @@ class OperatorStates:
         raise corrupted_error(f"state {name!r} has elements but no description")
 
     def blocks(self, name: str, files: StateFiles, *, as_bytes: bool) -> Iterator[list[pa.Array]]:
-        """Read the elements of a state in blocks; yields at least one block.
+        """Read the elements of a state in blocks, at least one: values, or keys and values of a broadcast state.
 
-        Args:
-            name: Name of the state.
-            files: Files of the checkpoint.
-            as_bytes: Whether to leave elements of lists undecoded.
-
-        Returns:
-            Values, or keys and values of a broadcast state, which is a single block.
-
-        Raises:
-            CheckpointError: They can't be read.
+        Elements of lists are left undecoded with `as_bytes`. Raises `CheckpointError`.
         """
         mode, offsets = self.handle.states[name]
         info = self.info(name)
@@ -79,14 +68,15 @@ class OperatorStates:
             return
         with files.open(self.handle.stream) as stream:
             for data, starts, ends in self._elements(stream, offsets):
-                if mode != _BROADCAST:
+                if mode == _BROADCAST:
+                    if as_bytes:
+                        message = "values of a broadcast state can't be read as bytes"
+                        raise InvalidRequestError(message)
+                    yield _broadcast(data, starts, serializers)
+                else:
                     value = only_as_bytes() if as_bytes else info.value
                     places = zip(starts, ends, strict=True)
                     yield [decode_column(value, [data[start:end] for start, end in places])]
-                elif as_bytes:
-                    raise InvalidRequestError("values of a broadcast state can't be read as bytes")
-                else:
-                    yield _broadcast(data, starts, serializers)
 
     def _elements(
         self, stream: StateStream, offsets: Sequence[int]
@@ -112,6 +102,36 @@ class OperatorStates:
         ends = _ends(starts, dict(itertools.pairwise(places)))
         for block in _blocks(starts, ends):
             yield whole.data, starts[block], ends[block]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPart:
+    """A list, union or broadcast state of a subtask."""
+
+    subtask: int
+    states: OperatorStates
+    name: str
+    files: StateFiles
+
+    @property
+    def kind(self) -> str:
+        mode, _ = self.states.handle.states[self.name]
+        return MODES[mode]
+
+    @property
+    def columns(self) -> Columns:
+        info = self.states.info(self.name)
+        first = ("subtask", pa.int32())
+        if self.kind == BROADCAST:
+            first = ("key", info.serializer("KEY_SERIALIZER").type)
+        return first, ("value", info.value.type)
+
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
+        names = [name for name, _ in self.columns]
+        for arrays in self.states.blocks(self.name, self.files, as_bytes=as_bytes):
+            if self.kind != BROADCAST:
+                arrays.insert(0, constant(self.subtask, len(arrays[0])))
+            yield pa.record_batch(arrays, names)
 
 
 def _ends(starts: Sequence[int], next_starts: dict[int, int]) -> list[int]:

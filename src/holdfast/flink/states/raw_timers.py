@@ -9,12 +9,13 @@ Source:
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.binary import DataInput
-from holdfast.flink.metadata import KeyGroupsHandle, StateFiles
+from holdfast.flink.handles import KeyGroupsHandle
 from holdfast.flink.serializers import (
     Serializer,
     UnknownSnapshotError,
@@ -22,21 +23,47 @@ from holdfast.flink.serializers import (
     read_snapshot,
     reading,
 )
+from holdfast.flink.state_files import StateFiles
+from holdfast.flink.states.entries import Columns, constant
 
 _MAGIC = 0xF1CD859F
 _VERSION = 2
-DOMAINS = ("event", "processing")
+_DOMAINS = ("event", "processing")
 
-Timers = tuple[int, str, list[tuple[str, pa.Array]]]
-"""A key group, the name of the timer service as a state, and columns of its timers."""
+_Arrays = list[tuple[str, pa.Array]]
 
 
-def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
-    """Read the timers of a subtask by key group.
+def timers_parts(handle: KeyGroupsHandle, files: StateFiles) -> "list[TimersPart]":
+    """Read the timers of a subtask for their types; returns a part for each service. Raises `CheckpointError`."""
+    services = {
+        service: tuple((name, array.type) for name, array in arrays)
+        for _, service, arrays in _timers(handle, files)
+    }
+    return [
+        TimersPart(handle, service, (("key_group", pa.int32()), *columns), files)
+        for service, columns in services.items()
+    ]
 
-    Raises:
-        CheckpointError: They can't be read.
-    """
+
+@dataclass(frozen=True, slots=True)
+class TimersPart:
+    """Timers of a service, named as a state, in the raw keyed state of a subtask."""
+
+    handle: KeyGroupsHandle
+    service: str
+    columns: Columns
+    files: StateFiles
+
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # always decoded
+        for group, service, columns in _timers(self.handle, self.files):
+            if service == self.service:
+                names, arrays = zip(*columns, strict=True)
+                key_group = constant(group, len(arrays[0]))
+                yield pa.record_batch([key_group, *arrays], ["key_group", *names])
+
+
+def _timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[tuple[int, str, _Arrays]]:
+    """Yield each key group, service and columns of its timers."""
     with files.open(handle.stream) as stream:
         for group, start, end in handle.extents(stream.size, min_offset=0):
             if start < end:
@@ -47,7 +74,7 @@ def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
                     yield group, name, columns
 
 
-def _services(source: DataInput) -> Iterator[tuple[str, list[tuple[str, pa.Array]]]]:
+def _services(source: DataInput) -> Iterator[tuple[str, _Arrays]]:
     source.expect(_MAGIC, "raw keyed state with timers")
     if (version := source.read_int()) != _VERSION:
         message = (
@@ -57,10 +84,9 @@ def _services(source: DataInput) -> Iterator[tuple[str, list[tuple[str, pa.Array
     for _ in range(source.count(2)):
         name = source.utf()
         serializers = [_readable(source) for _ in range(2)]
-        for domain in DOMAINS:
-            columns = _timers(source, *serializers)
-            if columns is not None:
-                yield f"{domain}_{name}", columns
+        for domain in _DOMAINS:
+            if (count := source.count(9)) > 0:
+                yield f"{domain}_{name}", _columns(source, count, *serializers)
 
 
 def _readable(source: DataInput) -> Serializer:
@@ -73,10 +99,7 @@ def _readable(source: DataInput) -> Serializer:
     return serializer
 
 
-def _timers(
-    source: DataInput, key: Serializer, namespace: Serializer
-) -> list[tuple[str, pa.Array]] | None:
-    count = source.count(9)
+def _columns(source: DataInput, count: int, key: Serializer, namespace: Serializer) -> _Arrays:
     keys, namespaces, times = [], [], []
     for _ in range(count):
         owner, source.position = key.read(source.data, source.position)
@@ -88,4 +111,4 @@ def _timers(
     if not pa.types.is_null(namespace.type):
         columns.append(("namespace", pa.array(namespaces, namespace.type)))
     columns.append(("timestamp", pa.array(times, pa.int64())))
-    return columns if count else None
+    return columns

@@ -12,15 +12,15 @@ import itertools
 import operator
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.arrow import run_starts
-from holdfast.flink.metadata import IncrementalHandle, StateFiles, StreamHandle
+from holdfast.flink.handles import IncrementalHandle, StreamHandle
 from holdfast.flink.serializers import reading
+from holdfast.flink.state_files import StateFiles
 from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
 from holdfast.flink.states.entries import Entries, EntryReader, byte_strings
 from holdfast.flink.states.keyed_state import prefix_bytes
@@ -34,14 +34,7 @@ _Deletion = tuple[bytes, bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class RocksGroups:
-    """Keyed state of a subtask in files, described but not read.
-
-    Attributes:
-        handle: Handle of the files.
-        description: The states.
-        max_parallelism: Maximum parallelism of the operator.
-        streams: Files of each state.
-    """
+    """Keyed state of a subtask in files, described but not read; `streams` has the files of each state."""
 
     handle: IncrementalHandle
     description: KeyedDescription
@@ -62,16 +55,8 @@ class RocksGroups:
                     streams.setdefault(SstFile(stream).column_family, []).append(content)
         return cls(handle, description, max_parallelism, streams)
 
-    def with_description(self, description: KeyedDescription) -> Self:
-        """Return a copy with another description."""
-        return replace(self, description=description)
-
     def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
-        """Return the columns of a state in each key group with entries.
-
-        Raises:
-            CheckpointError: They can't be read.
-        """
+        """Return the columns of a state in each key group with entries. Raises `CheckpointError`."""
         info = self.description.states[state]
         size = prefix_bytes(self.max_parallelism)
         reader = EntryReader(info, self.description.key, size)

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.keys import flink_key_groups
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -16,34 +18,33 @@ from holdfast.errors import (
     UnreadableStateError,
     UnsupportedFormatError,
 )
-from holdfast.flink.metadata import (
-    MODES,
+from holdfast.flink.binary import corrupted_error
+from holdfast.flink.handles import (
     ChangelogHandle,
-    FlinkOperator,
     IncrementalHandle,
     KeyedHandle,
     KeyGroupsHandle,
     OperatorHandle,
-    StateFiles,
 )
-from holdfast.flink.serializers import Serializer, not_readable, python_type, reading
-from holdfast.flink.states.descriptions import TIMERS, KeyedDescription, StateInfo
-from holdfast.flink.states.key_groups import check_key_groups
+from holdfast.flink.metadata import FlinkOperator
+from holdfast.flink.serializers import (
+    Serializer,
+    in_bytes,
+    list_of,
+    map_of,
+    not_readable,
+    only_as_bytes,
+    python_type,
+    reading,
+    several_in_bytes,
+)
+from holdfast.flink.state_files import StateFiles
+from holdfast.flink.states.descriptions import TIMERS
+from holdfast.flink.states.entries import Columns, column_names, constant
 from holdfast.flink.states.keyed_state import KeyGroups
-from holdfast.flink.states.operator_state import OperatorStates
-from holdfast.flink.states.raw_timers import raw_timers
+from holdfast.flink.states.operator_state import BROADCAST, OperatorPart, OperatorStates
+from holdfast.flink.states.raw_timers import TimersPart, timers_parts
 from holdfast.flink.states.rocksdb_state import RocksGroups
-from holdfast.flink.states.state_parts import (
-    BROADCAST,
-    DescribedGroups,
-    KeyedPart,
-    OperatorPart,
-    StatePart,
-    TimersPart,
-    common_columns,
-    conform,
-    has_time_to_live,
-)
 
 _TIMERS = "keyed timer"
 _OPERATOR_STATE, _KEYED_STATE, _RAW_KEYED_STATE = "operator state", "keyed state", "raw keyed state"
@@ -57,6 +58,64 @@ _OF_THIS_STATE = (
     UnsupportedFormatError,
 )
 """Errors that do not affect other states."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPart:
+    """A keyed state of a subtask."""
+
+    groups: KeyGroups | RocksGroups
+    number: int
+    files: StateFiles
+    has_lists_of_lists: bool = False
+
+    @property
+    def columns(self) -> Columns:
+        description = self.groups.description
+        columns = column_names(description.states[self.number], description.key)
+        if self.has_lists_of_lists:
+            columns[-1] = ("value", columns[-1][1].value_type)
+        return ("key_group", pa.int32()), *columns
+
+    @property
+    def has_bytes(self) -> bool:
+        """True if its values, elements or entries are byte arrays."""
+        value = self.groups.description.states[self.number].value
+        parts = value.parts or (value,)
+        return all(part.content_type == pa.binary() and not part.unreadable for part in parts)
+
+    def with_types(self, serializers: Mapping[str, Serializer]) -> "KeyedPart":
+        """Return a copy that decodes bytes with other serializers; see `StoredState.with_types`."""
+        description = self.groups.description
+        info = description.states[self.number]
+        is_list = info.type == "list"
+        wrap = several_in_bytes if is_list else in_bytes
+        value = wrap(serializers["value"], has_last_access=info.has_ttl)
+        if info.type == "map":
+            value = map_of(in_bytes(serializers["map_key"]), value)
+        elif is_list:
+            value = list_of(value)
+        return replace(self, groups=self._with_values(value), has_lists_of_lists=is_list)
+
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
+        groups = self._with_values(only_as_bytes()) if as_bytes else self.groups
+        names = [name for name, _ in self.columns]
+        for group, columns in groups.columns(self.number, self.files):
+            if self.has_lists_of_lists and not as_bytes:
+                columns[-1] = _flat(columns[-1])
+            yield pa.record_batch([constant(group, len(columns[0])), *columns], names)
+
+    def _with_values(self, value: Serializer) -> KeyGroups | RocksGroups:
+        """Return the key groups with another serializer for the values of the state."""
+        description = self.groups.description
+        states = list(description.states)
+        info = states[self.number]
+        serializers = {**info.serializers, "VALUE_SERIALIZER": value}
+        states[self.number] = replace(info, serializers=serializers)
+        return replace(self.groups, description=replace(description, states=tuple(states)))
+
+
+StatePart = OperatorPart | KeyedPart | TimersPart
 
 
 @dataclass(slots=True)
@@ -78,7 +137,7 @@ class StoredState:
 
     name: str
     kind: str
-    columns: tuple[tuple[str, pa.DataType], ...]
+    columns: Columns
     failure: str
     parts: list[tuple[int, StatePart]]
     incomplete: str = ""
@@ -142,9 +201,24 @@ class StoredState:
             with reading(f"state {self.name!r}"):
                 for batch in part.batches(as_bytes=as_bytes):
                     schema = schema or batch.schema
-                    if check_keys and self.key is not None:
-                        check_key_groups(batch, self.key, self.max_parallelism)
-                    yield conform(batch, schema)
+                    if check_keys:
+                        self._check_key_groups(batch)
+                    yield _conform(batch, schema)
+
+    def _check_key_groups(self, rows: pa.RecordBatch) -> None:
+        """Check that keys are in the key groups of Flink's hash, the nearest thing to a checksum in Flink's state."""
+        if self.key is None or self.key.hash_codes is None or not len(rows):
+            return
+        expected = flink_key_groups(self.key.hash_codes(rows.column("key")), self.max_parallelism)
+        stored = rows.column("key_group").to_numpy()
+        misplaced = np.flatnonzero(stored != expected)
+        if len(misplaced):
+            first = misplaced[0]
+            message = (
+                f"by Flink's hash, {len(misplaced)} of {len(rows)} keys in key group {stored[first]} belong to other "
+                f"groups, the first of them to {expected[first]}"
+            )
+            raise corrupted_error(message)
 
 
 class OperatorStateReader:
@@ -201,30 +275,27 @@ class OperatorStateReader:
         kind: str,
         part: StatePart,
         *,
-        columns: tuple[tuple[str, pa.DataType], ...],
         failure: str = "",
         key: Serializer | None = None,
         has_ttl: bool = False,
     ) -> None:
-        state = self._by_name.get((name, kind))
-        if state is None:
-            groups = self._operator.max_parallelism
-            state = StoredState(
-                name,
-                kind,
-                columns,
-                failure,
-                [],
-                key=key,
-                max_parallelism=groups,
-                has_ttl=has_ttl,
-            )
-            self._by_name[name, kind] = state
+        columns = part.columns
+        new = StoredState(
+            name,
+            kind,
+            columns,
+            failure,
+            [],
+            key=key,
+            max_parallelism=self._operator.max_parallelism,
+            has_ttl=has_ttl,
+        )
+        state = self._by_name.setdefault((name, kind), new)
         state.failure = state.failure or failure
         state.parts.append((index, part))
         if state.columns != columns:
             try:
-                state.columns = common_columns(state.columns, columns)
+                state.columns = _common_columns(state.columns, columns)
             except TypeError:
                 state.failure = "its types differ between subtasks"
 
@@ -232,29 +303,25 @@ class OperatorStateReader:
         if not handle.states:  # a handle of merged files, which has no description
             return
         states = OperatorStates.of(handle, self._files)
-        for name, (mode, _) in handle.states.items():
+        for name in handle.states:
             part = OperatorPart(index, states, name, self._files)
-            self._add(index, name, MODES[mode], part, columns=part.columns)
+            self._add(index, name, part.kind, part)
 
     def _add_keyed(self, index: int, handle: KeyedHandle) -> None:
         for groups in self._keyed_parts(handle):
             for number, info in enumerate(groups.description.states):
-                part = KeyedPart(groups, number, self._files)
-                failure = ""
-                if info.namespace.unreadable:
-                    failure = str(not_readable(info.namespace.unreadable))
+                unreadable = info.namespace.unreadable
                 self._add(
                     index,
                     info.name,
                     f"keyed {info.type}",
-                    part,
-                    columns=part.columns,
-                    failure=failure,
-                    key=_key_of(info, groups.description),
-                    has_ttl=has_time_to_live(info),
+                    KeyedPart(groups, number, self._files),
+                    failure=str(not_readable(unreadable)) if unreadable else "",
+                    key=info.key(groups.description.key),
+                    has_ttl=info.has_ttl,
                 )
 
-    def _keyed_parts(self, handle: KeyedHandle | None) -> Iterator[DescribedGroups]:
+    def _keyed_parts(self, handle: KeyedHandle) -> Iterator[KeyGroups | RocksGroups]:
         match handle:
             case KeyGroupsHandle():
                 yield KeyGroups.of(handle, self._files, self._operator.max_parallelism)
@@ -263,8 +330,6 @@ class OperatorStateReader:
             case ChangelogHandle(bases=bases, changes=0):
                 for base in bases:
                     yield from self._keyed_parts(base)
-            case None:
-                return
             case _:
                 message = (
                     "the changelog state backend has written changes since the last materialization, which only "
@@ -273,18 +338,53 @@ class OperatorStateReader:
                 raise UnreadableStateError(message)
 
     def _add_timers(self, index: int, handle: KeyedHandle) -> None:
-        if not isinstance(handle, KeyGroupsHandle):
-            return
-        services = {
-            name: tuple((column, array.type) for column, array in columns)
-            for _, name, columns in raw_timers(handle, self._files)
-        }
-        for name, columns in services.items():
-            part = TimersPart(handle, name, self._files)
-            schema = (("key_group", pa.int32()), *columns)
-            self._add(index, f"{TIMERS}{name}", _TIMERS, part, columns=schema)
+        if isinstance(handle, KeyGroupsHandle):
+            for part in timers_parts(handle, self._files):
+                self._add(index, f"{TIMERS}{part.service}", _TIMERS, part)
 
 
-def _key_of(info: StateInfo, description: KeyedDescription) -> Serializer:
-    """Return the serializer of keys; that of timers is inside the timer's serializer."""
-    return info.value.parts[0] if info.is_timer and info.value.parts else description.key
+def _common_columns(columns: Columns, others: Columns) -> Columns:
+    """Merge two lists of columns: a subtask knows only the subclasses of a POJO that it has met. Raises TypeError."""
+    if [name for name, _ in columns] != [name for name, _ in others]:
+        raise TypeError
+    return tuple(
+        (name, _merged_type(type, other))
+        for (name, type), (_, other) in zip(columns, others, strict=True)
+    )
+
+
+def _merged_type(type: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if type == other:
+        return type
+    if pa.types.is_struct(type) and pa.types.is_struct(other):
+        fields = {field.name: field.type for field in type}
+        for field in other:
+            known = fields.get(field.name)
+            fields[field.name] = field.type if known is None else _merged_type(known, field.type)
+        return pa.struct(list(fields.items()))
+    if pa.types.is_list(type) and pa.types.is_list(other):
+        return pa.list_(_merged_type(type.value_type, other.value_type))
+    if pa.types.is_map(type) and pa.types.is_map(other):
+        return pa.map_(
+            _merged_type(type.key_type, other.key_type),
+            _merged_type(type.item_type, other.item_type),
+        )
+    raise TypeError
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert a batch to the common columns of all subtasks."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column if column.type == field.type else pa.array(column.to_pylist(), field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _flat(lists: pa.ListArray) -> pa.Array:
+    """Flatten lists of lists by one level."""
+    parts = lists.flatten()
+    offsets = parts.offsets.take(lists.offsets)
+    return pa.ListArray.from_arrays(offsets, parts.values)

@@ -3,11 +3,10 @@
     processor_function  the operator: passes the batches of a subtask to `processor_run`
     processor_run       a processor in a batch: its calls in Spark's order
     processor_tester    the same for users' tests, without a stream
-    handle              the argument of `init`; `declarations` checks and records what the processor declares
-    state_variables     state variables and timers of the current key, over those of `backends.keyed`
+    handle              the argument of `init`, with state variables and timers over those of `backends.keyed`
+    declarations        checks and records what the processor declares; errors as Spark raises them
     rows, frames        input and output as rows of Spark, or frames of pandas
-    value_types, scalar_types, python_objects   values of Spark's types in Python and in columns
-    errors              errors as Spark raises them
+    value_types, scalar_types   values of Spark's types in Python and in columns
 
 Start with `processor_function`.
 """
@@ -17,10 +16,10 @@ from holdfast.spark.processors.declarations import (
     Declaration,
     DeclaredVariables,
     SchemaParser,
+    StatefulProcessorError,
     TimeMode,
     parse_time_mode,
 )
-from holdfast.spark.processors.errors import StatefulProcessorError
 from holdfast.spark.processors.processor_function import (
     INITIAL_STATE,
     NOTES,

@@ -5,18 +5,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkException,
+    PySparkRuntimeError,
+)
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators import is_collated
-from holdfast.spark.processors import errors
 
 Kind = Literal["value", "list", "map"]
 Schema = StructType | str
 
 _INVALID_NAME = re.compile(r"\s.*|.*\s|default|", re.DOTALL)
+
+
+class StatefulProcessorError(PySparkRuntimeError):
+    """A call of a processor that Spark refuses, too; the message has Spark's error class in brackets."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type["StatefulProcessorError"], tuple[str]]:
+        return type(self), (str(self._message),)
 
 
 @dataclass(frozen=True)
@@ -54,12 +68,7 @@ class DeclaredVariables:
 
 
 class DeclarationRecorder:
-    """Checks and records the declarations of a processor.
-
-    Args:
-        time_mode: The query's time mode, in lower case.
-        parse: Parses a schema.
-    """
+    """Checks and records the declarations of a processor."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         self._time_mode = time_mode
@@ -78,28 +87,29 @@ class DeclarationRecorder:
     ) -> Declaration:
         """Record a variable.
 
-        Raises:
-            StatefulProcessorError: Spark refuses the declaration, too.
-            TypeError: The name is not a string, or the time to live is not an integer.
-            InvalidRequestError: The keys of a map have a collation.
+        Raises `StatefulProcessorError` if Spark refuses the declaration, too; `TypeError` for a name that is not a string,
+        or a time to live that is not an integer; `InvalidRequestError` if the keys of a map have a collation.
         """
         action = f"initializing {kind} state"
         parsed_key = None if key_schema is None else self._parse_struct(key_schema)
         if parsed_key is not None and is_collated(parsed_key):
-            message = (
+            raise InvalidRequestError(
                 f"the keys of map state {name!r} have type {parsed_key.simpleString()}, but state compares the bytes of "
                 "strings; declare the keys as string and normalize them, for example with upper(...)"
             )
-            raise InvalidRequestError(message)
         parsed = self._parse_struct(schema)
         if not isinstance(name, str):
-            message = f"the name of a state must be a string, got {name!r}"
-            raise TypeError(message)
+            raise TypeError(f"the name of a state must be a string, got {name!r}")
         if name.startswith("$") or _INVALID_NAME.fullmatch(name):
-            raise errors.invalid_name(action, name)
+            raise _invalid_name(action, name)
         before = self._variables.get(name)
+        if before is not None and kind == before.kind == "value":
+            raise StatefulProcessorError(f"Error {action}: Value state {name} already exists")
         if before is not None:
-            raise errors.duplicate_variable(action, name, kind, before.kind)
+            raise StatefulProcessorError(
+                f"Error {action}: [STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED] State variable with name "
+                f"{name} has already been defined in the StatefulProcessor."
+            )
         if ttl_ms is not None:
             self._check_ttl(action, name, ttl_ms)
         declaration = Declaration(name, kind, parsed, parsed_key, ttl_ms or None)
@@ -126,16 +136,38 @@ class DeclarationRecorder:
             message = f"the time to live of state {name!r} must be an integer, got {ttl_ms!r}"
             raise TypeError(message)
         if ttl_ms < 0:
-            raise errors.invalid_ttl(action, name, ttl_ms)
+            raise StatefulProcessorError(
+                f"Error {action}: [STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE] TTL duration must be greater than "
+                f"zero for State store operation=get_state on state={name}, got {ttl_ms}."
+            )
         if ttl_ms and self._time_mode != "processingtime":
             mode = {"none": "NoTime", "eventtime": "EventTime"}[self._time_mode]
-            raise errors.ttl_in_wrong_mode(action, name, mode)
+            raise StatefulProcessorError(
+                f"Error {action}: [STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for "
+                f"state={name} in timeMode={mode}, use TimeMode.ProcessingTime() instead."
+            )
 
     def _parse_struct(self, schema: Schema) -> StructType:
-        parsed = self._parse(schema) if isinstance(schema, str) else schema
-        if not isinstance(parsed, StructType):
-            raise errors.not_a_struct(parsed)
+        return self._parse(schema) if isinstance(schema, str) else _check_struct(schema, schema)
+
+
+def _invalid_name(action: str, name: str) -> StatefulProcessorError:
+    if name.startswith("$"):
+        condition = "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS"
+        reason = "a state's name must not begin with '$'"
+    else:
+        condition = "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"
+        reason = "a state's name must not be empty, begin or end with a blank, or be 'default'"
+    return StatefulProcessorError(f"Error {action}: [{condition}] {reason}, got {name!r}.")
+
+
+def _check_struct(parsed: object, given: object) -> StructType:
+    """Check that a schema is a struct. Raises `StatefulProcessorError`, which shows the schema as it was given."""
+    if isinstance(parsed, StructType):
         return parsed
+    raise StatefulProcessorError(
+        f"[FAILED_PARSE_STRUCT_TYPE] a state's schema must be a struct, got {given!r}."
+    )
 
 
 class SchemaParser:
@@ -157,10 +189,10 @@ class SchemaParser:
             try:
                 parsed = self._data_type(text)
             except PySparkException as error:
-                raise errors.invalid_schema(text, error) from error
-            if not isinstance(parsed, StructType):
-                raise errors.not_a_struct(text)
-            self.schemas[text] = parsed
+                raise StatefulProcessorError(
+                    f"Error parsing string schema: {str(error).strip()} (the schema is {text!r})"
+                ) from error
+            self.schemas[text] = _check_struct(parsed, text)
         return self.schemas[text]
 
     def _data_type(self, text: str) -> DataType:
@@ -184,11 +216,10 @@ TIME_MODES: dict[TimeMode, Literal["none", "processing", "event"]] = {
 def check_output_mode(mode: str) -> None:
     """Check an output mode as Spark does. Raises `AnalysisException`, `IllegalArgumentException`."""
     if mode.lower() == "complete":
-        message = (
+        raise AnalysisException(
             "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: complete. This output "
             "mode is not supported for transformWithState."
         )
-        raise AnalysisException(message)
     if mode.lower() not in ("append", "update"):
         message = f"[STREAMING_OUTPUT_MODE.INVALID] Invalid streaming output mode: {mode}."
         raise IllegalArgumentException(message)
@@ -199,8 +230,7 @@ def parse_time_mode(mode: str) -> TimeMode:
     for known in TIME_MODES:
         if mode.lower() == known:
             return known
-    message = (
+    raise IllegalArgumentException(
         f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {mode}. Accepted timeMode modes are 'none', "
         "'processingTime', 'eventTime'"
     )
-    raise IllegalArgumentException(message)

@@ -23,10 +23,9 @@ from pyspark.sql.pandas.types import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.backends.arrow import named_conversion, take_rows
+from holdfast.backends.arrow import named_conversion, objects_of, take_rows
 from holdfast.common import raise_shortage
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.processors.python_objects import objects_of
 from holdfast.spark.processors.rows import CallRows, InputSettings, in_zone
 from holdfast.spark.processors.value_types import struct_type
 
@@ -63,14 +62,8 @@ def column_values(frame: Any, number: int) -> Any:
 _BLOCK = 1 << 16
 
 
-class FrameInput:
-    """Frames of pandas, cut as Spark cuts them.
-
-    Args:
-        table: The rows.
-        by_call: The rows of each call.
-        settings: Settings of the conversion.
-    """
+class Input:
+    """Frames of pandas, cut as Spark cuts them."""
 
     def __init__(self, table: pa.Table, by_call: CallRows, settings: InputSettings) -> None:
         self._parts = table.to_batches()
@@ -84,7 +77,7 @@ class FrameInput:
         self._first = 0
 
     def of(self, call: int) -> Iterator[Any]:
-        # A generator: a frame is made when it is requested.
+        """Return the frames of a call, each made when it is requested."""
         first, end = self._by_call.bounds[call], self._by_call.bounds[call + 1]
         for start in range(first, end, self._max_rows):
             yield self._frame(start, min(start + self._max_rows, end))
@@ -104,7 +97,7 @@ class FrameInput:
         return pd.DataFrame(series)
 
 
-def values_in_frames(column: pa.Array, zone: str) -> list[Any]:
+def objects_in(column: pa.Array, zone: str) -> list[Any]:
     """Convert a column to the values that frames have; a null is NaN in columns of numbers."""
     if types.is_timestamp(column.type):
         return list(series_of(column, zone))
@@ -132,22 +125,15 @@ def series_of(column: pa.Array | pa.ChunkedArray, zone: str) -> Any:
 _BATCH_ROWS = 1 << 13
 
 
-class FrameOutput:
-    """Converts frames of pandas to batches of the output schema.
-
-    Args:
-        schema: The output schema.
-        settings: Settings of the conversion.
-    """
+class Output:
+    """Converts frames of pandas to batches of the output schema."""
 
     def __init__(self, schema: StructType, settings: InputSettings) -> None:
         self._names = schema.names
         self._arrow = pa.schema(list(struct_type(schema).arrow))
         self._converters = [
             _create_converter_from_pandas(
-                field.dataType,
-                timezone=settings.time_zone,
-                error_on_duplicated_field_names=False,
+                field.dataType, timezone=settings.time_zone, error_on_duplicated_field_names=False
             )
             for field in schema.fields
         ]
@@ -201,8 +187,7 @@ class FrameOutput:
             return range(len(self._names))
         missing = [name for name in self._names if name not in labels]
         if missing:
-            message = f"{missing} not in index"
-            raise KeyError(message)
+            raise KeyError(f"{missing} not in index")
         repeated = [name for name in self._names if labels.count(name) > 1]
         if repeated:
             message = f"a processor returned a frame with several columns {repeated}"
@@ -229,9 +214,8 @@ class FrameOutput:
                 array = pa.Array.from_pandas(values, mask=mask).cast(kind, safe=True)
         except pa.ArrowException as error:
             raise_shortage(error)
-            message = (
+            raise PySparkValueError(
                 f"Failed to convert the value of the column '{name}' with type '{values.dtype}' to Arrow type "
                 f"'{kind}': {error}"
-            )
-            raise PySparkValueError(message) from error
+            ) from error
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

@@ -17,6 +17,7 @@ from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.operator import BroadcastState
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.operators import StatefulFunction, inverse
+from holdfast.spark.processors import rows
 from holdfast.spark.processors.declarations import (
     TIME_MODES,
     SchemaParser,
@@ -25,15 +26,7 @@ from holdfast.spark.processors.declarations import (
     parse_time_mode,
 )
 from holdfast.spark.processors.processor_run import ProcessorRun, open_timers, record_declarations
-from holdfast.spark.processors.rows import (
-    CallInput,
-    CallRows,
-    InputSettings,
-    RowInput,
-    RowOutput,
-    ascending,
-    values_in_rows,
-)
+from holdfast.spark.processors.rows import CallRows, InputSettings, ascending
 from holdfast.spark.processors.value_types import struct_type
 
 Flavour = Literal["row", "pandas"]
@@ -91,10 +84,9 @@ class ProcessorFunction(StatefulFunction):
             message = f"{type(processor).__name__} is not a StatefulProcessor; derive it from Spark's class"
             raise InvalidRequestError(message)
         if flavour not in get_args(Flavour):
-            message = (
+            raise InvalidRequestError(
                 f"the flavour of a processor must be one of {get_args(Flavour)}, got {flavour!r}"
             )
-            raise InvalidRequestError(message)
         check_output_mode(output_mode)
         self._mode = parse_time_mode(time_mode)
         self.time_mode = TIME_MODES[self._mode]
@@ -104,8 +96,7 @@ class ProcessorFunction(StatefulFunction):
         parse = SchemaParser(session)
         schema = parse(output_schema) if isinstance(output_schema, str) else output_schema
         if not isinstance(schema, StructType):
-            message = f"the output schema must be a struct, got {schema!r}"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"the output schema must be a struct, got {schema!r}")
         self.arrow_schema = pa.schema(list(struct_type(schema).arrow))
         self.output_schema = schema
         self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
@@ -124,7 +115,7 @@ class ProcessorFunction(StatefulFunction):
             time_mode=self._mode,
             batch_time=context.batch_time,
             watermark=0 if context.watermark == NO_WATERMARK else context.watermark,  # as in Spark
-            key_values=self._key_values,
+            key_values=lambda column: self._format.objects_in(column, self._settings.time_zone),
         )
         self._check_timers()
 
@@ -132,7 +123,7 @@ class ProcessorFunction(StatefulFunction):
         table = pa.Table.from_batches(gather(batches), self._input_schema)
         run = self._run
         run.open()
-        output = self._output()
+        output = self._format.Output(self.output_schema, self._settings)
         if table.num_rows:
             yield from self._call_keys(table, output)
         yield from output.add(run.expired_timers())
@@ -157,37 +148,25 @@ class ProcessorFunction(StatefulFunction):
         order = ascending(keys.columns)
         call_of_row = inverse(order)[keys.codes]
         by_call = CallRows.of(call_of_row[initial_rows:], len(keys))
-        rows, bounds = self._input(table, by_call), by_call.bounds
-        states: CallInput | None = None
+        given, bounds = self._format.Input(table, by_call, self._settings), by_call.bounds
+        states: Any = None
         if initial is not None:
             initial_by_call = CallRows.of(call_of_row[:initial_rows], len(keys))
-            states = self._input(initial, initial_by_call)
+            states = self._format.Input(initial, initial_by_call, self._settings)
         for call, key in enumerate(run.keys(keys, order)):
             if states is not None:
                 run.initial_state(key, states.of(call))
             if bounds[call + 1] > bounds[call]:
-                yield from output.add(run.input_rows(key, rows.of(call)))
+                yield from output.add(run.input_rows(key, given.of(call)))
 
-    def _key_values(self, column: pa.Array) -> list[Any]:
+    @property
+    def _format(self) -> Any:
+        """The module that converts a batch for the processor, with the classes `Input` and `Output`."""
         if self._flavour == "row":
-            return values_in_rows(column, self._settings.time_zone)
-        from holdfast.spark.processors.frames import values_in_frames  # noqa: PLC0415  # pandas is slow to import
+            return rows
+        from holdfast.spark.processors import frames  # noqa: PLC0415  # pandas is slow to import
 
-        return values_in_frames(column, self._settings.time_zone)
-
-    def _input(self, table: pa.Table, by_call: CallRows) -> CallInput:
-        if self._flavour == "row":
-            return RowInput(table, by_call, self._settings)
-        from holdfast.spark.processors.frames import FrameInput  # noqa: PLC0415  # pandas is slow to import
-
-        return FrameInput(table, by_call, self._settings)
-
-    def _output(self) -> Any:
-        if self._flavour == "row":
-            return RowOutput(self.output_schema)
-        from holdfast.spark.processors.frames import FrameOutput  # noqa: PLC0415  # pandas is slow to import
-
-        return FrameOutput(self.output_schema, self._settings)
+        return frames
 
     def _check_timers(self) -> None:
         """Check that no timers of another time mode exist. Raises `StateMigrationError`."""
@@ -197,11 +176,10 @@ class ProcessorFunction(StatefulFunction):
             return
         timers = open_timers(self._backend, before)
         if timers is not None and timers.columns.earliest() is not None:
-            message = (
+            raise StateMigrationError(
                 f"the processor runs with time mode {self._mode!r}, but has timers of {before!r} from an earlier run, "
                 "which would never fire; run it with that mode until they have fired, or use a new operator uid"
             )
-            raise StateMigrationError(message)
 
 
 def notes_of(time_mode: TimeMode) -> dict[str, str]:

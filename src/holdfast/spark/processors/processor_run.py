@@ -22,7 +22,6 @@ from holdfast.backends.keyed import KeyCursor, KeyedStateBackend, Keys, TimerSer
 from holdfast.backends.serializers import ANY_FIELD
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.operators import KeyLoop, Order, TimeDomain
-from holdfast.spark.processors import errors
 from holdfast.spark.processors.declarations import (
     Declaration,
     DeclarationRecorder,
@@ -30,11 +29,9 @@ from holdfast.spark.processors.declarations import (
     SchemaParser,
     TimeMode,
 )
-from holdfast.spark.processors.handle import ProcessorHandle, StoredState
-from holdfast.spark.processors.python_objects import row_maker
+from holdfast.spark.processors.handle import ProcessorHandle, Progress, StoredState
 from holdfast.spark.processors.rows import ascending
-from holdfast.spark.processors.state_variables import ProcessorTimers, Progress
-from holdfast.spark.processors.value_types import RowSerializer, struct_type
+from holdfast.spark.processors.value_types import RowSerializer, row_maker, struct_type
 
 _MAX_MS = timedelta.max // timedelta(milliseconds=1)
 
@@ -49,6 +46,8 @@ class ProcessorRun:
         expired_timers
         close
 
+    Raises `StateMigrationError` if stored state can't be converted to the declared type.
+
     Args:
         processor: A copy for this run.
         backend: The states, at the time of the batch.
@@ -58,9 +57,6 @@ class ProcessorRun:
         batch_time: The time of the batch, milliseconds since 1970.
         watermark: The watermark of the batch, likewise.
         key_values: Converts a key column to Python objects, as rows have them.
-
-    Raises:
-        StateMigrationError: Stored state can't be converted to the declared type.
     """
 
     def __init__(
@@ -91,9 +87,7 @@ class ProcessorRun:
             backend.drop_state(name)
         self._states = [(each, _open_state(backend, each)) for each in declared.variables]
         recorder = DeclarationRecorder(time_mode, self._schema)
-        self.handle = ProcessorHandle(
-            self._progress, recorder, ProcessorTimers(service, self._progress), self._state
-        )
+        self.handle = ProcessorHandle(self._progress, recorder, service, self._state)
 
     def open(self) -> None:
         """Let the processor declare its variables."""
@@ -101,12 +95,7 @@ class ProcessorRun:
         self._progress.handle_state = "INITIALIZED"
 
     def keys(self, keys: Keys, order: Order | None = None) -> Iterator[tuple[Any, ...]]:
-        """Yield each key as processors see it, current until the next one is requested; then write back changes.
-
-        Args:
-            keys: The keys of the batch.
-            order: The indices of keys in the order of calls; None for that of `keys`.
-        """
+        """Yield each key as processors see it, current until the next one is requested; then write back changes."""
         yield from self._loop.keys(keys, order)
         self._loop.end()
 
@@ -154,8 +143,7 @@ class ProcessorRun:
 def open_state(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
     """Return the backend's state for a variable. Values are structs, so their fields are columns.
 
-    Raises:
-        StateMigrationError: Stored state can't be converted to the declared type.
+    Raises `StateMigrationError` if stored state can't be converted to the declared type.
     """
     name, ttl = declared.name, None
     if declared.ttl_ms is not None:
@@ -177,8 +165,10 @@ def _open_state(backend: KeyedStateBackend, declared: Declaration) -> StoredStat
     try:
         return open_state(backend, declared)
     except StateMigrationError as error:
-        is_other_kind = before is not None and before.kind != declared.kind
-        raise errors.no_evolution(error.args[0], is_other_kind=is_other_kind) from error
+        condition = "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] Schema evolution is not possible:"
+        if before is not None and before.kind != declared.kind:
+            condition = "[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE]"
+        raise StateMigrationError(f"{condition} {error.args[0]}") from error
 
 
 def open_timers(backend: KeyedStateBackend, time_mode: TimeMode) -> TimerService | None:
@@ -195,19 +185,12 @@ def record_declarations(
 ) -> tuple[DeclaredVariables, dict[str, StructType]]:
     """Run a processor's `init` and `close` on the driver, and return what it declares and the schemas by their text.
 
-    Args:
-        processor: A copy for this run.
-        time_mode: The time mode of the query.
-        parse: Parses schemas; None for the classic session of this process.
-
-    Raises:
-        StatefulProcessorError: Spark refuses a declaration, too.
-        InvalidRequestError: State can't have a type that is declared.
+    The processor must be a copy. Raises `StatefulProcessorError` if Spark refuses a declaration, too, and
+    `InvalidRequestError` if state can't have a type that is declared.
     """
-    progress, parse = Progress(KeyCursor(), "PRE_INIT"), parse or SchemaParser()
+    parse = parse or SchemaParser()
     recorder = DeclarationRecorder(time_mode, parse)
-    handle = ProcessorHandle(progress, recorder, ProcessorTimers(None, progress))
-    processor.init(handle)
+    processor.init(ProcessorHandle(Progress(KeyCursor(), "PRE_INIT"), recorder))
     processor.close()
     return recorder.result, parse.schemas
 

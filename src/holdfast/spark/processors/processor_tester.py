@@ -10,13 +10,13 @@ from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySp
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from holdfast.backends.arrow import objects_of
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors.declarations import check_output_mode, parse_time_mode
 from holdfast.spark.processors.handle import Variable
 from holdfast.spark.processors.processor_run import ProcessorRun, record_declarations
-from holdfast.spark.processors.python_objects import objects_of
 
 _GROUPS = 128
 
@@ -87,11 +87,7 @@ class ProcessorTester:
                 run.initial_state(_parts(key), [state])
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process rows of a key; timers don't fire.
-
-        Returns:
-            The rows that the processor returns.
-        """
+        """Process rows of a key, and return those of the processor; timers don't fire."""
         self._uses_pandas = False
         rows = input
         if self._mode == "eventtime" and self._event_time is not None:
@@ -114,34 +110,21 @@ class ProcessorTester:
             return self._output(list(run.input_rows(_parts(key), iter([frame]))))
 
     def setProcessingTime(self, currentTimeMs: int) -> Any:
-        """Advance the processing time, and fire timers.
-
-        Returns:
-            The rows or the frame that the processor returns.
+        """Advance the processing time, fire timers, and return the rows or the frame of the processor.
 
         Raises:
             PySparkValueError: The time mode is another one.
             IllegalArgumentException: The time doesn't move forward.
         """
         self._check_mode("setProcessingTime", "ProcessingTime")
-        if currentTimeMs <= self._processing_time_ms:
-            message = (
-                f"Processing time must move forward. Current: {self._processing_time_ms} ms, provided: "
-                f"{currentTimeMs} ms."
-            )
-            raise IllegalArgumentException(message)
+        _check_forward("Processing time", self._processing_time_ms, currentTimeMs)
         self._processing_time_ms = currentTimeMs
         return self._fire()
 
     def setWatermark(self, currentWatermarkMs: int) -> Any:
         """Advance the watermark, and fire timers. Results and errors are those of `setProcessingTime`."""
         self._check_mode("setWatermark", "EventTime")
-        if currentWatermarkMs <= self._watermark_ms:
-            message = (
-                f"Watermark must move forward. Current: {self._watermark_ms} ms, provided: "
-                f"{currentWatermarkMs} ms."
-            )
-            raise IllegalArgumentException(message)
+        _check_forward("Watermark", self._watermark_ms, currentWatermarkMs)
         self._watermark_ms = currentWatermarkMs
         return self._fire()
 
@@ -224,8 +207,7 @@ class ProcessorTester:
     def _variable(self, kind: str, name: str, key: Any) -> Iterator[Any]:
         """Run a micro-batch with a current key, for one of its state variables."""
         if not any(each.name == name and each.kind == kind for each in self._declared.variables):
-            message = f"State {name} has not been initialized."
-            raise AssertionError(message)
+            raise AssertionError(f"State {name} has not been initialized.")
         with self._current(key) as run:
             variable: Variable = run.handle.variables[name]
             yield variable
@@ -266,6 +248,13 @@ class ProcessorTester:
             )
 
 
+def _check_forward(clock: str, current_ms: int, provided_ms: int) -> None:
+    if provided_ms <= current_ms:
+        raise IllegalArgumentException(
+            f"{clock} must move forward. Current: {current_ms} ms, provided: {provided_ms} ms."
+        )
+
+
 def _parts(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
@@ -274,5 +263,4 @@ def _column(part: Any, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array([part], kind)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        message = f"the first key was of type {kind}, got {part!r}"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(f"the first key was of type {kind}, got {part!r}") from error

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,14 @@ from holdfast.backends.arrow import (
     conform_column,
     mapped_type,
     named_conversion,
+    objects_of,
     order_of,
     take_rows,
 )
 from holdfast.common import gc_paused, raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators import Order
-from holdfast.spark.processors.python_objects import objects_of, row_maker
-from holdfast.spark.processors.value_types import struct_type
+from holdfast.spark.processors.value_types import row_maker, struct_type
 
 _BATCH_ROWS = 1 << 13
 _BLOCK = 1 << 14
@@ -89,22 +89,8 @@ class InputSettings:
     integers_as_decimals: bool = False
 
 
-class CallInput(Protocol):
-    """The rows of a batch, by call."""
-
-    def of(self, call: int) -> Iterator[Any]:
-        """Return the rows or frames of a call."""
-        ...
-
-
-class RowInput:
-    """Rows of Spark, by call.
-
-    Args:
-        table: The rows.
-        by_call: The rows of each call.
-        settings: Settings of the conversion.
-    """
+class Input:
+    """Rows of Spark, by call."""
 
     def __init__(self, table: pa.Table, by_call: CallRows, settings: InputSettings) -> None:
         self._parts = table.to_batches()
@@ -115,6 +101,7 @@ class RowInput:
         self._first = 0
 
     def of(self, call: int) -> Iterator[Any]:
+        """Return the rows of a call."""
         first, end = self._by_call.bounds[call], self._by_call.bounds[call + 1]
         if end > self._first + len(self._block) or first < self._first:
             if end - first > _BLOCK:
@@ -134,42 +121,31 @@ class RowInput:
                 columns = []
                 for name, column in zip(block.schema.names, block.columns, strict=True):
                     with named_conversion(f"column {name!r}", column.type):
-                        columns.append(values_in_rows(column, self._zone))
+                        columns.append(objects_in(column, self._zone))
                 rows.extend(map(self._make, zip(*columns, strict=True)))
         return rows
 
 
-def values_in_rows(column: pa.Array | pa.ChunkedArray, zone: str) -> list[Any]:
+def objects_in(column: pa.Array | pa.ChunkedArray, zone: str) -> list[Any]:
     """Convert a column to the values that rows have."""
     return objects_of(in_zone(column, zone))
 
 
 def in_zone(column: pa.Array | pa.ChunkedArray, zone: str) -> pa.Array | pa.ChunkedArray:
     """Convert instants in a column from UTC to a time zone."""
-    kind = _zoned_type(column.type, zone)
-    if isinstance(column, pa.ChunkedArray):
-        return conform_column(column, kind)
-    return conform(column, kind)
-
-
-def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
-    """Return the type with instants in a time zone."""
 
     def replace_zone(inner: pa.DataType) -> pa.DataType:
         is_instant = types.is_timestamp(inner) and inner.tz is not None
         return pa.timestamp(inner.unit, zone) if is_instant else inner
 
-    return mapped_type(kind, replace_zone)
+    kind = mapped_type(column.type, replace_zone)
+    return (conform_column if isinstance(column, pa.ChunkedArray) else conform)(column, kind)
 
 
-class RowOutput:
-    """Converts rows of Spark to batches of the output schema; fields are found by their names.
+class Output:
+    """Converts rows of Spark to batches of the output schema; fields are found by their names."""
 
-    Args:
-        schema: The output schema.
-    """
-
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, settings: InputSettings) -> None:  # noqa: ARG002  # frames need them
         self._names = schema.names
         self._fields = schema.fields
         self._arrow = pa.schema(list(struct_type(schema).arrow))
@@ -204,11 +180,10 @@ class RowOutput:
         if pick is None:
             missing = [name for name in self._names if name not in names]
             if missing:
-                message = (
+                raise InvalidRequestError(
                     f"a processor returned a row with fields {list(names)}, and the output schema has {self._names}: "
                     f"set {missing} too, to None where they are null; Spark would set them to null"
                 )
-                raise InvalidRequestError(message)
             positions = [names.index(name) for name in self._names]
             pick = itemgetter(*positions)
             if len(positions) == 1:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import is_valid_text
-from holdfast.spark.processors.python_objects import objects_of
+from holdfast.backends.arrow import is_valid_text, objects_of
 
 
 class InvalidValueError(Exception):

@@ -9,19 +9,20 @@ has the values of a state variable.
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Row
 from pyspark.sql import types as spark
 
 from holdfast.backends.arrow import Elements, QuickType, named_conversion
 from holdfast.backends.serializers import ArrowSerializer, Rules
 from holdfast.common import gc_paused
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.processors.python_objects import row_maker
 from holdfast.spark.processors.scalar_types import (
     Binaries,
     Booleans,
@@ -255,8 +256,7 @@ _SIMPLE: dict[type[spark.DataType], tuple[type[ValueType], pa.DataType]] = {
 def value_type(kind: spark.DataType) -> ValueType:
     """Return the class that converts values of a Spark type.
 
-    Raises:
-        InvalidRequestError: State and output can't have the type, or a struct has two fields of the same name.
+    Raises `InvalidRequestError` if state and output can't have the type, or a struct has two fields of the same name.
     """
     if isinstance(kind, spark.StructType):
         return struct_type(kind)
@@ -268,10 +268,9 @@ def value_type(kind: spark.DataType) -> ValueType:
         return Decimals(pa.decimal128(kind.precision, kind.scale), kind.simpleString())
     known = _SIMPLE.get(type(kind))
     if known is None:
-        message = (
+        raise InvalidRequestError(
             f"values of Spark type {kind.simpleString()} can't be stored; cast them to another type"
         )
-        raise InvalidRequestError(message)
     make, arrow = known
     return make(arrow, kind.simpleString())
 
@@ -290,6 +289,24 @@ def _struct_type(text: str) -> Structs:
         raise InvalidRequestError(message)
     fields = [value_type(field.dataType) for field in kind.fields]
     return Structs(kind.names, fields, kind.simpleString())
+
+
+def row_maker(names: Sequence[str]) -> Callable[[Iterable[Any]], Row]:
+    """Return a function that makes rows of these fields from their values.
+
+    Spark's `Row` is a tuple with an attribute for the names, and looks up a field only after every other attribute.
+    These rows are of a subclass whose fields are properties, except fields with the name of a method such as `count`:
+    there `row.count` is the method, as in Spark.
+    """
+    fields: dict[str, Any] = {
+        name: property(itemgetter(position))
+        for position, name in reversed(list(enumerate(names)))
+        if name.isidentifier() and not hasattr(Row, name) and not name.startswith("__")
+    }
+    row_class = type(
+        "Row", (Row,), {**fields, "__fields__": list(names), "__module__": Row.__module__}
+    )
+    return partial(tuple.__new__, row_class)
 
 
 class RowSerializer(ArrowSerializer):
