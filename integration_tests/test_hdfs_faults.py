@@ -37,7 +37,7 @@ from holdfast.locations.file_systems import (
     RetryingExclusiveFileSystem,
     publish,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_streams import HdfsOutputStream
+from holdfast.locations.file_systems.hdfs_streams import HdfsOutputStream
 
 __all__ = ["directory", "proxy", "small_blocks", "use"]
 

@@ -36,7 +36,7 @@ from servers.hdfs import HdfsDirectory, NameNodeProxy
 
 from holdfast.errors import StorageUnavailableError
 from holdfast.locations.file_systems import HdfsFileSystem, RetryingExclusiveFileSystem, publish
-from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsPatience
+from holdfast.locations.file_systems.hdfs_client import HdfsPatience
 
 __all__ = ["directory", "proxy", "small_blocks", "use"]
 

@@ -5,6 +5,7 @@ and the interfaces of the objects that it returns, with the streams and handles 
 test suites for both.
 """
 
+from holdfast.locations.checksums import Checksum, ChecksumBuilder
 from holdfast.locations.file_systems import (
     BytesLike,
     ExclusiveFileSystem,
@@ -20,13 +21,7 @@ from holdfast.locations.file_systems import (
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    Checksum,
-    ChecksumBuilder,
-    FileStateHandle,
-    StreamStateHandle,
-)
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
     METADATA_FILE,
     CheckpointedStateScope,

@@ -20,9 +20,9 @@ import pyarrow as pa
 from holdfast.backends.snapshot.section import Compression, SectionStream, write_section
 from holdfast.common import collect_failures
 from holdfast.errors import CheckpointError, InvalidRequestError
+from holdfast.locations.checksums import ChecksumBuilder
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import (
-    ChecksumBuilder,
     FileStateHandle,
     OperatorStateHandle,
     OperatorStateMode,

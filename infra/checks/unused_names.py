@@ -61,15 +61,15 @@ def tracked_files(*folders: str) -> list[Path]:
     return [path for path in map(Path, names) if path.is_file() and not path.is_symlink()]
 
 
-def exports(*paths: str | Path) -> set[str]:
-    """Return the names in the `__all__` of modules."""
-    return {
-        name
-        for path in paths
-        for node in ast.parse(Path(path).read_text("utf-8")).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        for name in ast.literal_eval(node.value)
-    }
+def exports(path: Path, package: str) -> set[str]:
+    """Return the names that the `__init__` of a package lists: in `__all__`, or the imports from its own modules."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
+    own = (node for node in imports if str(node.module).startswith(f"{package}."))
+    return {alias.name for node in own for alias in node.names} - mentions(tree).keys()
 
 
 def documented_names() -> dict[str, set[str]]:
@@ -174,7 +174,7 @@ def unused_exports() -> Iterator[str]:
             continue
         folders = path.parent.parts
         package = ".".join(folders[1:] if folders[0] == "src" else ("holdfast", *folders))
-        for name in sorted(exports(path) - imported.get(package, set())):
+        for name in sorted(exports(path, package) - imported.get(package, set())):
             yield f"{path}: {name} is listed but never imported from here; remove it from the list"
 
 

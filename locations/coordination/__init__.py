@@ -1,18 +1,20 @@
 """The life of checkpoints: they are completed, retained, found, copied, verified, claimed and swept.
 
-`commit` completes a checkpoint, `checkpoints` reads and finds them, `completed_store` retains the newest ones, `sweeping`
-deletes files that crashes have left. `shared_streams` resolves placeholders of streams that tasks did not write again.
-With `claims` a job takes over a checkpoint of another job, and deletes it once it is no longer needed. All of them use
-storages, and the handles of a checkpoint. Start with `commit`.
+`commit` completes a checkpoint, `checkpoints` reads and finds them, `checkpoint_files` copies and verifies them,
+`completed_store` retains the newest ones, `sweeping` deletes files that crashes have left. With `claims` a job takes over
+a checkpoint of another job, and deletes it once it is no longer needed. All of them use storages, and the handles of a
+checkpoint. Start with `commit`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
     CheckpointSize,
     VerifiedFile,
     checkpoint_size,
-    files_of,
+    copy_checkpoint,
+    copy_files,
+    copy_stream,
+    dispose_on_error,
     verify_files,
-    without_place,
 )
 from holdfast.locations.coordination.checkpoints import (
     FoundCheckpoint,
@@ -34,29 +36,22 @@ from holdfast.locations.coordination.claims import (
     read_claim,
     withdraw_claim,
 )
-from holdfast.locations.coordination.commit import complete_checkpoint, revoke_late_checkpoint
+from holdfast.locations.coordination.commit import (
+    complete_checkpoint,
+    has_only_job_files,
+    revoke_late_checkpoint,
+    without_placeholders,
+)
 from holdfast.locations.coordination.completed_store import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
     SharedStateRegistry,
-)
-from holdfast.locations.coordination.copying import (
-    chunks,
-    copy_checkpoint,
-    copy_files,
-    copy_stream,
-    dispose_on_error,
 )
 from holdfast.locations.coordination.job_history import (
     IncompleteCheckpoint,
     JobHistory,
     UnreadableCheckpoint,
     job_histories,
-)
-from holdfast.locations.coordination.shared_streams import (
-    outlives_checkpoint,
-    owns_shared_files,
-    without_placeholders,
 )
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
@@ -66,51 +61,3 @@ from holdfast.locations.coordination.sweeping import (
     sweep,
     sweep_savepoints,
 )
-
-__all__ = [
-    "CLAIMED",
-    "GRACE_S",
-    "MIN_GRACE_S",
-    "CheckpointSize",
-    "CheckpointsCleaner",
-    "ClaimedCheckpoints",
-    "CompletedCheckpointStore",
-    "FoundCheckpoint",
-    "IncompleteCheckpoint",
-    "JobHistory",
-    "SharedStateRegistry",
-    "SweepReport",
-    "UnreadableCheckpoint",
-    "VerifiedFile",
-    "check_claimable",
-    "check_not_claimed",
-    "check_not_revoked",
-    "checkpoint_size",
-    "chunks",
-    "claim_checkpoint",
-    "complete_checkpoint",
-    "copy_checkpoint",
-    "copy_files",
-    "copy_stream",
-    "dispose_on_error",
-    "files_of",
-    "find_checkpoint",
-    "find_checkpoints",
-    "is_gone",
-    "is_savepoint",
-    "job_histories",
-    "jobs_with_savepoints",
-    "latest_checkpoint",
-    "load_checkpoints",
-    "load_latest_checkpoint",
-    "outlives_checkpoint",
-    "owns_shared_files",
-    "read_claim",
-    "revoke_late_checkpoint",
-    "sweep",
-    "sweep_savepoints",
-    "verify_files",
-    "withdraw_claim",
-    "without_place",
-    "without_placeholders",
-]

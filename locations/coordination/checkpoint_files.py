@@ -1,17 +1,35 @@
-"""The files of checkpoints: their sizes, and whether every byte is as it was written."""
+"""The files of checkpoints: their sizes, whether every byte is as it was written, and copies of them."""
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
+from typing import BinaryIO
 
 import msgspec
 
-from holdfast.common import map_as_completed, raise_if_cancelled
-from holdfast.errors import CheckpointError
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
-from holdfast.locations.storages import CompletedCheckpoint, is_file_of
+from holdfast.common import chunks, map_as_completed, map_in_parallel, raise_if_cancelled, uripath
+from holdfast.errors import CheckpointError, OutcomeUnknownError
+from holdfast.locations.coordination.commit import complete_checkpoint
+from holdfast.locations.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    StreamStateHandle,
+    files_of,
+)
+from holdfast.locations.metadata import CheckpointMetadata, new_commit_token
+from holdfast.locations.storages import (
+    CheckpointedStateScope,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    FileSystemCheckpointStorage,
+    is_file_of,
+)
+
+_log = logging.getLogger(__name__)
 
 _FILES_AT_A_TIME = 4
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +64,6 @@ class VerifiedFile:
     uri: str
     size: int
     failure: CheckpointError | None = None
-
-
-def files_of(streams: Iterable[StreamStateHandle]) -> list[FileStateHandle]:
-    """Return the files among streams, each once."""
-    return list(
-        {stream.uri: stream for stream in streams if isinstance(stream, FileStateHandle)}.values()
-    )
-
-
-def without_place(stream: StreamStateHandle) -> StreamStateHandle:
-    """Return the handle without the URI of its file, so that handles of the same bytes and checksums are equal."""
-    if isinstance(stream, FileStateHandle) and stream.checksum is not None:
-        return msgspec.structs.replace(stream, uri="")
-    return stream
 
 
 def checkpoint_size(
@@ -104,7 +108,7 @@ def verify_files(
         done = 0
         try:
             with file.open_input_stream() as stream:
-                while chunk := stream.read(_CHUNK_BYTES):
+                for chunk in chunks(stream):
                     raise_if_cancelled()
                     done += len(chunk)
                     on_bytes(len(chunk))
@@ -114,3 +118,104 @@ def verify_files(
         return VerifiedFile(file.uri, file.size)
 
     yield from map_as_completed(check, files, max_threads=at_a_time)
+
+
+def copy_checkpoint(
+    checkpoint: CompletedCheckpoint,
+    target: str | PathLike[str],
+    *,
+    also: Sequence[StreamStateHandle] = (),
+    coordinator_states: (
+        Callable[[Mapping[str, StreamStateHandle], str], dict[str, bytes]] | None
+    ) = None,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> CompletedCheckpoint:
+    """Copy a checkpoint or savepoint with all its files, verified, into a savepoint.
+
+    The copy is a directory with all its files. It exists once its `_metadata` does, which is published last. If
+    anything fails before, nothing remains.
+
+    Args:
+        checkpoint: The checkpoint to copy.
+        target: URI of the parent directory of the savepoint, in any store.
+        also: Files of its coordinator states.
+        coordinator_states: Returns new coordinator states, given the copies by the URI of the original, and the
+            URI of the new directory.
+        on_bytes: Called repeatedly, from several threads, with the number of bytes copied since the last call.
+
+    Raises:
+        CheckpointNotFoundError: A file was deleted.
+        CheckpointCorruptedError: A file is damaged.
+        StorageUnavailableError: A file could not be read or written.
+        InvalidRequestError: The target is not valid.
+        OutcomeUnknownError: The store did not report whether the copy was completed.
+    """
+    metadata = checkpoint.metadata
+    # State in files stays in files. The new directory's name is random: there is one writer.
+    storage = FileSystemCheckpointStorage(
+        uripath.text(target), inline_threshold=0, single_writer=True
+    )
+    access = storage.create_checkpoint_storage(metadata.job_id)
+    location = access.initialize_location_for_savepoint(metadata.checkpoint_id, target)
+    with dispose_on_error(location):
+        copied, copies = copy_files(
+            metadata,
+            lambda file: copy_stream(file.open_input_stream, location, on_bytes=on_bytes),
+            also=also,
+        )
+        if coordinator_states is not None:
+            states = coordinator_states(copies, location.external_pointer)
+            copied = msgspec.structs.replace(copied, coordinator_states=states)
+        copied = msgspec.structs.replace(copied, commit_token=new_commit_token(), epoch=0)
+        return complete_checkpoint(location, copied)
+
+
+def copy_stream(
+    open_source: Callable[[], BinaryIO],
+    location: CheckpointStorageLocation,
+    *,
+    scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> StreamStateHandle:
+    """Copy bytes into a pending checkpoint or savepoint."""
+    with (
+        open_source() as source,
+        location.create_checkpoint_state_output_stream(scope) as target,
+    ):
+        for chunk in chunks(source):
+            raise_if_cancelled()
+            target.write(chunk)
+            on_bytes(len(chunk))
+        return target.close_and_get_handle() or ByteStreamStateHandle(b"")
+
+
+def copy_files(
+    metadata: CheckpointMetadata,
+    copy: Callable[[FileStateHandle], StreamStateHandle],
+    *,
+    also: Iterable[StreamStateHandle] = (),
+) -> tuple[CheckpointMetadata, dict[str, StreamStateHandle]]:
+    """Copy each file of state, and further ones, once; returns the copies' metadata, and the copies by old URI."""
+    files = files_of([*metadata.streams(), *also])
+    copied = dict(zip((file.uri for file in files), map_in_parallel(copy, files), strict=True))
+
+    def change(handle: StreamStateHandle) -> StreamStateHandle:
+        return copied[handle.uri] if isinstance(handle, FileStateHandle) else handle
+
+    # A copy does not need the files that the job has claimed, and must not delete them.
+    return msgspec.structs.replace(metadata.with_streams(change), claimed=()), copied
+
+
+@contextmanager
+def dispose_on_error(location: CheckpointStorageLocation) -> Iterator[None]:
+    """Dispose of a pending checkpoint or savepoint if this block fails, unless it may exist."""
+    try:
+        yield
+    except OutcomeUnknownError:
+        raise  # it may exist
+    except BaseException:
+        try:
+            location.dispose_on_failure()
+        except Exception:  # noqa: BLE001  # the first error is the one to report
+            _log.warning("could not clean up %s", location.external_pointer, exc_info=True)
+        raise

@@ -237,9 +237,7 @@ def _locations(
 ) -> Iterator[CompletedCheckpointStorageLocation]:
     """Yield all completed savepoints down to `_LEVELS` below a directory, and the checkpoint at the directory itself.
 
-    Args:
-        directory: The directory.
-        jobs: The directories of jobs on the way are appended to it.
+    The directories of jobs on the way are appended to `jobs`.
     """
     level = [directory]
     for _ in range(_LEVELS):

@@ -32,10 +32,9 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations.coordination.checkpoint_files import files_of
 from holdfast.locations.coordination.checkpoints import load_checkpoints
 from holdfast.locations.file_systems import check_exclusive, file_system_for, publish
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of
 from holdfast.locations.metadata import ClaimedCheckpoint
 from holdfast.locations.storages import (
     METADATA_FILE,
@@ -134,12 +133,7 @@ def check_not_revoked(checkpoint: CompletedCheckpoint) -> None:
 def check_claimable(
     checkpoint: CompletedCheckpoint, streams: Iterable[StreamStateHandle], job: JobDirectory
 ) -> None:
-    """Refuse a checkpoint or savepoint that a job can't claim. Writes nothing.
-
-    Args:
-        checkpoint: The checkpoint or savepoint.
-        streams: All its streams.
-        job: The job that would claim it.
+    """Refuse a checkpoint or savepoint, with these streams, that a job can't claim. Writes nothing.
 
     Raises:
         CheckpointConflictError: Another job has claimed it.
@@ -173,17 +167,10 @@ def claim_checkpoint(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ClaimedCheckpoint:
-    """Claim a checkpoint or savepoint for a job that starts from it. May be repeated by the job.
+    """Claim a checkpoint or savepoint, with these streams, for a job that starts from it. May be repeated by the job.
 
     On a store that can't create a file exclusively, the user's promise that one driver at a time runs a job has to
     hold for all jobs that would claim it.
-
-    Args:
-        checkpoint: The checkpoint or savepoint.
-        streams: All its streams.
-        job: The job.
-        ownership: The driver's claim to the job.
-        clock: Dates the record.
 
     Raises:
         CheckpointConflictError: Another job has claimed it, or its own job resumes from it.
@@ -306,9 +293,8 @@ class ClaimedCheckpoints:
             withdraw_claim(claim.pointer, self._directory)
         else:
             needed = self._names_needed_elsewhere(claim.pointer)
-            if any(
-                uripath.name(uri) in needed for uri in claim.files if is_file_of(uri, claim.pointer)
-            ):
+            own = (uri for uri in claim.files if is_file_of(uri, claim.pointer))
+            if any(uripath.name(uri) in needed for uri in own):
                 _log.info("%s stays: another savepoint needs files of it", claim.pointer)
                 with self._lock:
                     self._needed_elsewhere.add(claim)
@@ -316,9 +302,8 @@ class ClaimedCheckpoints:
             file_system = file_system_for(claim.pointer)
             if stored is not None:  # otherwise another checkpoint may be in progress there
                 file_system.delete([uripath.join(claim.pointer, METADATA_FILE)])
-            if (
-                read_claim(claim.pointer) is not None
-            ):  # otherwise a former driver has deleted the files
+            # Without the record, a former driver has deleted the files.
+            if read_claim(claim.pointer) is not None:
                 file_system.delete(
                     uri
                     for uri in claim.files
@@ -334,9 +319,8 @@ class ClaimedCheckpoints:
         files = set(claim.files)
         for checkpoint in load_checkpoints(JobDirectory(self._directory, single_writer=False)):
             if not files.isdisjoint(file.uri for file in files_of(checkpoint.metadata.streams())):
-                message = (
-                    f"checkpoint {checkpoint.checkpoint_id} needs files that its job has claimed"
-                )
+                number = checkpoint.checkpoint_id
+                message = f"checkpoint {number} needs files that its job has claimed"
                 raise CheckpointConflictError(message, claim.pointer, kind="contended")
 
     def _names_needed_elsewhere(self, pointer: str) -> set[str]:
@@ -375,15 +359,9 @@ def _load_siblings(pointer: str) -> list[CompletedCheckpoint]:
     else:
         entries = file_system_for(parent).list(parent)
         inside = list_each([entry.uri for entry in entries if entry.is_directory])
-        locations = [
-            location
-            for entries_inside in inside.values()
-            if (location := find_metadata(entries_inside)) is not None
-        ]
-        checkpoints = map_in_parallel(load_checkpoint, locations)
-    return [
-        checkpoint for checkpoint in checkpoints if checkpoint.location.external_pointer != pointer
-    ]
+        locations = filter(None, map(find_metadata, inside.values()))
+        checkpoints = map_in_parallel(load_checkpoint, list(locations))
+    return [each for each in checkpoints if each.location.external_pointer != pointer]
 
 
 def _former_job(pointer: str, job: JobDirectory) -> JobDirectory | None:

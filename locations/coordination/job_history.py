@@ -163,7 +163,9 @@ def _history(
             unreadable.append(UnreadableCheckpoint(number, entry.pointer, entry.outcome))
         else:
             checkpoints.append(entry.outcome)
-    leftovers: SweepReport | CheckpointError
+    history = JobHistory(
+        job_id, tuple(checkpoints), tuple(unreadable), tuple(_find_incomplete(entries))
+    )
     try:
         leftovers = sweep(
             directory,
@@ -173,14 +175,8 @@ def _history(
             dry_run=True,
         )
     except CheckpointError as error:
-        leftovers = error
-    return JobHistory(
-        job_id,
-        tuple(checkpoints),
-        tuple(unreadable),
-        tuple(_find_incomplete(entries)),
-        leftovers=leftovers,
-    )
+        return replace(history, leftovers=error)
+    return replace(history, leftovers=leftovers)
 
 
 def _is_of_job(name: str) -> bool:
@@ -190,20 +186,18 @@ def _is_of_job(name: str) -> bool:
 def _find_incomplete(entries: Sequence[FileStatus]) -> list[IncompleteCheckpoint]:
     """Return the checkpoints without metadata among the entries of a job's directory."""
     incomplete = []
-    matches = {entry.uri: CHECKPOINT.fullmatch(uripath.name(entry.uri)) for entry in entries}
-    contents = list_each([uri for uri, matched in matches.items() if matched])
-    for entry in entries:
-        matched = matches[entry.uri]
-        if matched is None:
-            continue
-        inside = contents[entry.uri]
+    directories = {
+        entry.uri: (int(matched[1]), entry)
+        for entry in entries
+        if (matched := CHECKPOINT.fullmatch(uripath.name(entry.uri)))
+    }
+    for uri, inside in list_each(list(directories)).items():
         if any(uripath.name(file.uri) == METADATA_FILE for file in inside):
             continue
+        number, entry = directories[uri]
         modified_ms = max([file.modified_ms for file in inside], default=entry.modified_ms)
         total_bytes = sum(file.size for file in inside)
-        incomplete.append(
-            IncompleteCheckpoint(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms)
-        )
+        incomplete.append(IncompleteCheckpoint(number, uri, len(inside), total_bytes, modified_ms))
     return sorted(incomplete, key=lambda checkpoint: checkpoint.checkpoint_id)
 
 
@@ -222,9 +216,7 @@ def _savepoints(
                 UnreadableCheckpoint(None, savepoint.pointer, savepoint.failure)
             )
     for job_id in readable.keys() | unreadable.keys():
-        oldest_first = sorted(
-            readable[job_id], key=lambda checkpoint: checkpoint.metadata.created_ms
-        )
+        oldest_first = sorted(readable[job_id], key=lambda each: each.metadata.created_ms)
         yield job_id, tuple(oldest_first), tuple(unreadable[job_id])
 
 

@@ -31,7 +31,7 @@ from holdfast.locations.file_systems import (
     file_system_for,
     pending_uploads,
 )
-from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
@@ -47,7 +47,6 @@ from holdfast.locations.storages import (
     is_checkpoint,
     list_all,
     list_each,
-    newest_epoch,
     savepoint_base,
     savepoints_in,
 )
@@ -148,14 +147,7 @@ class _Place:
     def report(
         self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
     ) -> SweepReport:
-        """Select the files to delete.
-
-        Args:
-            names: The names of all needed files.
-            highest: The id of the newest checkpoint.
-            grace_s: As in `sweep`.
-            dry_run: As in `sweep`.
-        """
+        """Select the files to delete, given the names of all needed ones and the id of the newest checkpoint."""
         orphans = [file for file in self.files if uripath.name(file.uri) not in names]
         oldest_kept_ms = self.now_ms - grace_s * 1000
         old = tuple(file for file in orphans if file.modified_ms < oldest_kept_ms)
@@ -191,8 +183,7 @@ def sweep(
             the store's time.
 
     Raises:
-        CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job;
-            nothing was deleted.
+        CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job; nothing was deleted.
         UnsupportedFormatError: A newer version wrote one; nothing was deleted.
         CheckpointConflictError: A driver started in the meantime; nothing was deleted.
         CheckpointNotFoundError: The job has no directory.
@@ -201,20 +192,19 @@ def sweep(
     _check_grace(grace_s)
     job = JobDirectory.below(uripath.checkpoint_directory(directory), job_id, single_writer=False)
     savepoints = None if savepoint_directory is None else savepoint_base(savepoint_directory)
-    epoch = newest_epoch(job.uri)
+    epoch = job.newest_epoch()
     places = [_scan_job(job)]
     if savepoints is not None:
         places.append(_scan_savepoints(savepoints, job_id))
     checkpoints = _all_checkpoints(job, epoch)
     highest = max((checkpoint.checkpoint_id for checkpoint in checkpoints), default=-1)
     names = {
-        uripath.name(stream.uri)
+        uripath.name(file.uri)
         for checkpoint in checkpoints
-        for stream in checkpoint.metadata.streams()
-        if isinstance(stream, FileStateHandle)
+        for file in files_of(checkpoint.metadata.streams())
     }
     reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
-    if newest_epoch(job.uri) != epoch:
+    if job.newest_epoch() != epoch:
         message = "a driver took over the job during the sweep; sweep again"
         raise CheckpointConflictError(message, job.uri, kind="contended")
     return _apply(reports, dry_run=dry_run)
@@ -227,15 +217,9 @@ def sweep_savepoints(
     grace_s: float = GRACE_S,
     dry_run: bool = False,
 ) -> SweepReport:
-    """Delete unfinished savepoints of a job without a directory of checkpoints.
+    """Delete unfinished savepoints, as `sweep` does, of a job without a directory of checkpoints.
 
     Queries without operators have such jobs, named after the query.
-
-    Args:
-        directory: The directory of its savepoints.
-        job_id: The job.
-        grace_s: Minimum age of a deleted file in seconds, by the store's clock; longer than any savepoint takes.
-        dry_run: As in `sweep`.
 
     Raises:
         InvalidRequestError: The grace period is negative, or the directory is not valid.

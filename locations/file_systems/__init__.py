@@ -1,16 +1,13 @@
 """Stores of files, which all implement one interface of seven methods.
 
-`port` defines the interface; `local`, `memory`, `s3/`, `hdfs/` and `fsspec/` implement it; `registry` finds the
-file system of a URI and wraps it in retries (`retrying`); `publishing` makes a file appear once and whole.
-A new store is a folder here and a line in `registry`. Start with `port`.
+`port` defines the interface; `local`, `memory`, `s3_file_system`, `hdfs_file_system`, `fsspec_file_system` (any other
+store) and `s3fs` (S3 through fsspec) implement it; `registry` finds the file system of a URI and wraps it in retries
+(`retrying`); `publishing` makes a file appear once and whole. A new store is a module here and a line in `registry`.
+Start with `port`.
 """
 
-from holdfast.locations.file_systems.fsspec import (
-    S3fsFileSystem,
-    fsspec_file_system,
-    milliseconds,
-)
-from holdfast.locations.file_systems.hdfs import HdfsFileSystem
+from holdfast.locations.file_systems.fsspec_file_system import fsspec_file_system
+from holdfast.locations.file_systems.hdfs_file_system import HdfsFileSystem
 from holdfast.locations.file_systems.local import LocalFileSystem
 from holdfast.locations.file_systems.memory import MemoryFileSystem
 from holdfast.locations.file_systems.port import (
@@ -41,40 +38,6 @@ from holdfast.locations.file_systems.retrying import (
     RetryPolicy,
     retry_deadline,
 )
-from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings, connection_for
-
-__all__ = [
-    "PROBE_PREFIX",
-    "BytesLike",
-    "ExclusiveFileSystem",
-    "FileOutputStream",
-    "FileStatus",
-    "FileSystem",
-    "HdfsFileSystem",
-    "LinkingFileSystem",
-    "LocalFileSystem",
-    "MemoryFileSystem",
-    "PendingUpload",
-    "PositionedInputStream",
-    "Retrier",
-    "RetryPolicy",
-    "RetryingExclusiveFileSystem",
-    "RetryingFileSystem",
-    "S3FileSystem",
-    "S3Settings",
-    "S3fsFileSystem",
-    "UploadingFileSystem",
-    "abort_uploads",
-    "check_exclusive",
-    "connection_for",
-    "file_system_for",
-    "fsspec_file_system",
-    "milliseconds",
-    "pending_uploads",
-    "publish",
-    "register_file_system",
-    "retry_deadline",
-    "unregister_file_system",
-    "use_hdfs",
-    "use_s3",
-]
+from holdfast.locations.file_systems.s3_client import S3Settings, connection_for
+from holdfast.locations.file_systems.s3_file_system import S3FileSystem
+from holdfast.locations.file_systems.s3fs import S3fsFileSystem

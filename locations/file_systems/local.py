@@ -62,15 +62,14 @@ class LocalFileSystem:
     def prepare_directory(self, uri: str, /) -> None:
         path = uripath.local_path(uri)
         with _ErrorMapping(uri):
-            missing = []
-            while not os.path.isdir(path):
-                missing.append(path)
-                path = os.path.dirname(path)
+            missing, above = [], path
+            while not os.path.isdir(above):
+                missing.append(above)
+                above = os.path.dirname(above)
             for directory in reversed(missing):
                 with suppress(FileExistsError):
                     os.mkdir(directory, _DIRECTORY_MODE)
                 self._durable.discard(directory)
-            path = uripath.local_path(uri)
             if not os.path.isdir(path):
                 raise InvalidRequestError("directory can't be created (a file has its name)", uri)
             if not os.access(path, os.W_OK | os.X_OK):
@@ -122,9 +121,8 @@ class LocalFileSystem:
             except OSError as error:
                 if error.errno in _MISSING_ERRNOS and os.path.islink(path):
                     # Not missing: the link once had a target.
-                    raise CheckpointCorruptedError(
-                        "file is a link without a target", uri
-                    ) from error
+                    message = "file is a link without a target"
+                    raise CheckpointCorruptedError(message, uri) from error
                 raise
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
@@ -185,11 +183,8 @@ class LocalFileSystem:
 class _LocalOutputStream:
     """A file that has its final name from the start; O_EXCL keeps other writers out.
 
-    Optimized for thousands of small files: few calls per file.
-
-    Args:
-        uri: The file's URI, for errors.
-        linked_to: An existing file that gets this name as well; None creates a new file.
+    Optimized for thousands of small files: few calls per file. With `linked_to` it is an existing file that gets this
+    name as well.
     """
 
     def __init__(self, uri: str, linked_to: str | None = None) -> None:
@@ -258,9 +253,7 @@ class _LocalOutputStream:
     def _check_still_there(self) -> None:
         status = os.fstat(self._descriptor)
         is_there = status.st_nlink > 0
-        if (
-            self._is_linked
-        ):  # it has another name, so the link count does not show whether this one is left
+        if self._is_linked:  # it has another name, which the link count includes
             try:
                 is_there = os.path.samestat(status, os.stat(self._path))
             except FileNotFoundError:
@@ -432,14 +425,11 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
         return CheckpointConflictError.exists(uri)
+    text = error.strerror
     if error.errno in (errno.EACCES, errno.EPERM):
-        return InvalidRequestError(
-            f"operation is not permitted ({error.strerror})", uri, kind="refused"
-        )
+        return InvalidRequestError(f"operation is not permitted ({text})", uri, kind="refused")
     if error.errno in _REFUSED_ERRNOS:
-        return InvalidRequestError(f"path can't be used ({error.strerror})", uri)
+        return InvalidRequestError(f"path can't be used ({text})", uri)
     if error.errno in FULL_ERRNOS:
-        return StorageFullError(f"no space left ({error.strerror})", uri)
-    return shortage_of(error, uri) or StorageUnavailableError(
-        f"local disk failed ({error.strerror})", uri
-    )
+        return StorageFullError(f"no space left ({text})", uri)
+    return shortage_of(error, uri) or StorageUnavailableError(f"local disk failed ({text})", uri)

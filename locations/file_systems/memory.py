@@ -24,11 +24,7 @@ DIRECTORIES: dict[str, int] = {}
 
 
 class MemoryFileSystem:
-    """A store in memory that behaves like a disk: a file needs an existing directory.
-
-    Args:
-        clock: The source of modification times.
-    """
+    """A store in memory that behaves like a disk: a file needs an existing directory."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._now_ms = clock.now_ms
@@ -41,9 +37,8 @@ class MemoryFileSystem:
             for depth in range(1, len(parts) + 1):
                 directory = "/".join((root, *parts[:depth]))
                 if directory in FILES:
-                    raise InvalidRequestError(
-                        "directory can't be created (a file has its name)", uri
-                    )
+                    message = "directory can't be created (a file has its name)"
+                    raise InvalidRequestError(message, uri)
                 DIRECTORIES.setdefault(directory, self._now_ms())
 
     def create(self, uri: str, /) -> FileOutputStream:
@@ -93,11 +88,7 @@ class MemoryFileSystem:
             below = uri.rstrip("/") + "/"
             for file in [file for file in FILES if file.startswith(below)]:
                 del FILES[file]
-            for directory in [
-                directory
-                for directory in DIRECTORIES
-                if directory == uri or directory.startswith(below)
-            ]:
+            for directory in [each for each in DIRECTORIES if f"{each}/".startswith(below)]:
                 del DIRECTORIES[directory]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, runtime_checkable
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import InvalidRequestError, StreamClosedError
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -39,10 +39,9 @@ class FileStatus:
 class FileOutputStream(Protocol):
     """A file in progress. No one may rely on it until `commit` has returned.
 
-    In a store that can publish, an unfinished file may already be visible under its name: such files
-    have random names, which are passed on after the commit. In any other store it must not be
-    visible, because `_metadata` is written this way there. One thread writes; `abort` may be called from
-    another one.
+    In a store that can publish, an unfinished file may already be visible under its name: such files have random names,
+    which are passed on after the commit. In any other store it must not be visible, because `_metadata` is written this
+    way there. One thread writes; `abort` may be called from another one.
     """
 
     def write(self, data: BytesLike, /) -> None:
@@ -157,8 +156,7 @@ class ExclusiveFileSystem(FileSystem, Protocol):
 
         The names of all files committed in the same directory before become durable first.
 
-        Raises `CheckpointConflictError` if the name is taken, `OutcomeUnknownError` if the store
-        did not answer.
+        Raises `CheckpointConflictError` if the name is taken, `OutcomeUnknownError` if the store did not answer.
         """
         ...
 
@@ -170,16 +168,18 @@ class LinkingFileSystem(FileSystem, Protocol):
     def link(self, path: str, uri: str, /) -> FileOutputStream:
         """Start a file that shares the bytes of an immutable one instead of copying them.
 
-        Both names count as modified now, so that a sweep does not take the new file for an old one.
-        The file can't be written to. Raises `InvalidRequestError` if the two are on different disks or the
-        disk does not support links, `CheckpointNotFoundError` if the file does not exist, and the errors of
-        `create`.
+        Both names count as modified now, so that a sweep does not take the new file for an old one. The file can't be
+        written to. Raises `InvalidRequestError` if the two are on different disks or the disk does not support links,
+        `CheckpointNotFoundError` if the file does not exist, and the errors of `create`.
         """
         ...
 
 
 class PositionedInputStream(io.RawIOBase):
-    """A stream with a known size, whose `seek` only sets the position of the next read."""
+    """A stream with a known size, whose `seek` only sets the position of the next read.
+
+    A subclass sets `_uri` and `_size`, and implements `_fill`.
+    """
 
     _uri: str
     _size: int
@@ -200,3 +200,15 @@ class PositionedInputStream(io.RawIOBase):
             raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
         self._position = base + offset
         return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._uri)
+        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+        count = self._fill(view) if view else 0
+        self._position += count
+        return count
+
+    def _fill(self, view: memoryview) -> int:
+        """Read bytes from the position on into a buffer that ends within the file; returns their number, at least 1."""
+        raise NotImplementedError

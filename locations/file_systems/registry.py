@@ -1,12 +1,12 @@
 """The file system of each URI scheme or bucket."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from holdfast.common import ProcessLock, uripath
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.fsspec import S3fsFileSystem, fsspec_file_system
-from holdfast.locations.file_systems.hdfs import HdfsFileSystem
+from holdfast.locations.file_systems.fsspec_file_system import fsspec_file_system
+from holdfast.locations.file_systems.hdfs_file_system import HdfsFileSystem
 from holdfast.locations.file_systems.local import LocalFileSystem
 from holdfast.locations.file_systems.memory import MemoryFileSystem
 from holdfast.locations.file_systems.port import (
@@ -20,29 +20,24 @@ from holdfast.locations.file_systems.retrying import (
     RetryingFileSystem,
     RetryPolicy,
 )
-from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings
+from holdfast.locations.file_systems.s3_client import S3Settings
+from holdfast.locations.file_systems.s3_file_system import S3FileSystem
+from holdfast.locations.file_systems.s3fs import S3fsFileSystem
 from holdfast.redaction import redact
 
 _DEFAULT_POLICY = RetryPolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class _S3:
+class _Configured:
+    """Makes a built-in adapter with the settings of this process."""
+
     adapter: Callable[..., FileSystem]
-    settings: S3Settings
+    settings: S3Settings | Mapping[str, str]
     retries: RetryPolicy = _DEFAULT_POLICY
 
     def __call__(self) -> FileSystem:
         return self.adapter(self.settings, retries=self.retries)
-
-
-@dataclass(frozen=True, slots=True)
-class _Hdfs:
-    options: Mapping[str, str] = field(default_factory=dict)
-    retries: RetryPolicy = _DEFAULT_POLICY
-
-    def __call__(self) -> FileSystem:
-        return HdfsFileSystem(self.options, retries=self.retries)
 
 
 _Registered = tuple[Callable[[], FileSystem], RetryPolicy]
@@ -57,10 +52,10 @@ _S3_SCHEMES: dict[str, Callable[..., FileSystem]] = {
 _BUILT_IN: dict[str, _Registered] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
-    "hdfs": (_Hdfs(), _DEFAULT_POLICY),
-    "viewfs": (_Hdfs(), _DEFAULT_POLICY),
+    "hdfs": (_Configured(HdfsFileSystem, {}), _DEFAULT_POLICY),
+    "viewfs": (_Configured(HdfsFileSystem, {}), _DEFAULT_POLICY),
     **{
-        scheme: (_S3(adapter, S3Settings()), _DEFAULT_POLICY)
+        scheme: (_Configured(adapter, S3Settings()), _DEFAULT_POLICY)
         for scheme, adapter in _S3_SCHEMES.items()
     },
 }
@@ -113,7 +108,7 @@ def use_s3(
     with LOCK.current:
         for scheme, adapter in _S3_SCHEMES.items():
             root = scheme if bucket is None else f"{scheme}://{bucket}"
-            _use(root, scheme, _S3(adapter, settings, retries))
+            _use(root, scheme, _Configured(adapter, settings, retries))
 
 
 def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLICY) -> None:
@@ -123,22 +118,22 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
     A scheme with a registered custom adapter is left unchanged.
 
     Args:
-        options: Hadoop options such as `dfs.nameservices`; they override the files in
-            `HADOOP_CONF_DIR`. Failover between NameNodes (`dfs.client.failover.*`) is controlled
-            by `retries` instead.
+        options: Hadoop options such as `dfs.nameservices`; they override the files in `HADOOP_CONF_DIR`. Failover
+            between NameNodes (`dfs.client.failover.*`) is controlled by `retries` instead.
         retries: How long failing calls, and the start and end of streams, are retried.
     """
     with LOCK.current:
         for scheme in ("hdfs", "viewfs"):
             known, _ = _FACTORIES[scheme]
-            before = known.options if isinstance(known, _Hdfs) else {}
-            _use(scheme, scheme, _Hdfs({**before, **options}, retries))
+            before = known.settings if isinstance(known, _Configured) else {}
+            assert isinstance(before, Mapping)
+            _use(scheme, scheme, _Configured(HdfsFileSystem, {**before, **options}, retries))
 
 
-def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
+def _use(root: str, scheme: str, factory: _Configured) -> None:
     """Register a factory for a scheme or one of its buckets; the caller holds the lock."""
     registered: _Registered = (factory, factory.retries)
-    is_ours = isinstance(_FACTORIES[scheme][0], type(factory))
+    is_ours = isinstance(_FACTORIES[scheme][0], _Configured)
     if is_ours and _FACTORIES.get(root) != registered:
         _FACTORIES[root] = registered
         _OPENED.pop(root, None)
@@ -166,8 +161,7 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     Unregistered schemes, and those with the prefix `fsspec+`, are looked up in fsspec.
 
     Raises:
-        InvalidRequestError: The scheme is unknown, a library that it needs is missing, or the URI
-            contains a password.
+        InvalidRequestError: The scheme is unknown, a library that it needs is missing, or the URI contains a password.
     """
     if "@" in uri:  # called for every file, so the cheap test comes first
         uripath.refuse_password(uri)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import partial
 from random import Random
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
@@ -82,19 +83,26 @@ def retry_deadline(seconds: float, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[N
         _UNTIL.reset(token)
 
 
-class Retrier:
-    """Retries failed calls by a policy, and logs and counts the retries.
+def _changed_nothing(error: BaseException) -> bool:
+    # A full store is not retried: waiting seldom helps.
+    return isinstance(error, StorageUnavailableError) and not isinstance(error, StorageFullError)
 
-    Args:
-        policy: When to stop retrying.
-        clock: Measures the time and waits.
-    """
+
+def _may_be_repeated(error: BaseException) -> bool:
+    return _changed_nothing(error) or isinstance(error, OutcomeUnknownError)
+
+
+class Retrier:
+    """Retries failed calls by a policy, and logs and counts the retries."""
 
     def __init__(self, policy: RetryPolicy, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._policy = policy
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), clock=self._clock), (self._policy,)  # without the counts
 
     @property
     def counts(self) -> Counter[str]:
@@ -131,10 +139,9 @@ class Retrier:
         name: str,
         attempt: Callable[[], _Result],
         *,
-        is_transient: Callable[[BaseException], bool] | None = None,
+        is_transient: Callable[[BaseException], bool] = _changed_nothing,
     ) -> _Result:
         """Retry a call until it succeeds, fails permanently, or reaches its deadline; raises the last error."""
-        is_transient = is_transient or _changed_nothing
         end = min(self._clock.monotonic_s() + self._policy.deadline_s, _UNTIL.get())
         try:
             return attempt()
@@ -173,26 +180,12 @@ class Retrier:
         return _RANDOM.uniform(0, bound)
 
 
-def _changed_nothing(error: BaseException) -> bool:
-    # A full store is not retried: waiting seldom helps.
-    return isinstance(error, StorageUnavailableError) and not isinstance(error, StorageFullError)
-
-
-def _may_be_repeated(error: BaseException) -> bool:
-    return _changed_nothing(error) or isinstance(error, OutcomeUnknownError)
-
-
 @dataclass(eq=False)
 class RetryingFileSystem:
     """Retries calls of another file system that provably changed nothing or are repeatable.
 
     Output streams are passed through: the adapter retries parts of a stream, and a whole stream can't be
-    retried. A failed read resumes after the last byte received.
-
-    Args:
-        inner: The store's adapter, which must not retry whole calls itself.
-        policy: When to stop retrying.
-        clock: Measures the time and waits.
+    retried. A failed read resumes after the last byte received. The adapter must not retry whole calls itself.
     """
 
     inner: FileSystem
@@ -235,14 +228,11 @@ class RetryingFileSystem:
 
 @dataclass(eq=False)
 class RetryingExclusiveFileSystem(RetryingFileSystem):
-    """Retries calls of a store that can publish.
-
-    Attributes:
-        exclusive_directories: Directories where `check_exclusive` has passed.
-    """
+    """Retries calls of a store that can publish."""
 
     inner: ExclusiveFileSystem
     exclusive_directories: set[str] = field(default_factory=set, init=False)
+    """Directories where `check_exclusive` has passed."""
 
     def publish(self, uri: str, data: bytes, /) -> None:
         self.retrier.publish(lambda: self.inner.publish(uri, data))

@@ -1,8 +1,8 @@
 """Storage of checkpoints: storages, locations, and the streams into them.
 
-`contract` draws the protocol; `file_system_storage` implements it over any file system, `memory_storage` with all state
-inside `_metadata`. `layout` names the files. The commit is the success call of the metadata stream in
-`file_system_streams`; `ownership` decides between two drivers of a job. Start with `contract`.
+`contract` draws the protocol; `file_system_storage` implements it over any file system. `layout` names the files. The
+commit is the success call of the metadata stream in `file_system_streams`; `job_directory` decides between two drivers
+of a job. Start with `contract`.
 """
 
 from holdfast.locations.storages.completed import (
@@ -33,6 +33,9 @@ from holdfast.locations.storages.file_system_storage import (
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
     FileSystemCheckpointStreamFactory,
+    MemoryCheckpointStorage,
+    NonPersistentMetadataCheckpointStorageLocation,
+    PersistentMetadataCheckpointStorageLocation,
     checkpoint_storage,
 )
 from holdfast.locations.storages.job_directory import (
@@ -60,61 +63,3 @@ from holdfast.locations.storages.layout import (
     location_mismatch,
     without_marker,
 )
-from holdfast.locations.storages.memory_storage import (
-    MemoryCheckpointStorage,
-    NonPersistentMetadataCheckpointStorageLocation,
-    PersistentMetadataCheckpointStorageLocation,
-)
-from holdfast.locations.storages.ownership import newest_epoch
-
-__all__ = [
-    "CHECKPOINT",
-    "EPOCHS",
-    "INLINE_THRESHOLD_BYTES",
-    "JOB_ID",
-    "MAX_INLINE_THRESHOLD_BYTES",
-    "METADATA_FILE",
-    "SAVEPOINT_NAME",
-    "SHARED",
-    "STATE_FILE",
-    "CheckpointMetadataOutputStream",
-    "CheckpointStateOutputStream",
-    "CheckpointStorage",
-    "CheckpointStorageAccess",
-    "CheckpointStorageLocation",
-    "CheckpointStorageLocationReference",
-    "CheckpointStreamFactory",
-    "CheckpointedStateScope",
-    "CompletedCheckpoint",
-    "CompletedCheckpointStorageLocation",
-    "DiscardingStream",
-    "FileSystemCheckpointStorage",
-    "FileSystemCheckpointStorageAccess",
-    "FileSystemCheckpointStorageLocation",
-    "FileSystemCheckpointStreamFactory",
-    "JobDirectory",
-    "JobOwnership",
-    "MemoryCheckpointStorage",
-    "NonPersistentMetadataCheckpointStorageLocation",
-    "PersistentMetadataCheckpointStorageLocation",
-    "belongs_to",
-    "check_job_id",
-    "checkpoint_storage",
-    "entropy_paths",
-    "entropy_root",
-    "find_metadata",
-    "find_stray_file",
-    "has_marker",
-    "is_checkpoint",
-    "is_file_of",
-    "is_state_file",
-    "list_all",
-    "list_each",
-    "load_checkpoint",
-    "location_mismatch",
-    "newest_epoch",
-    "resolve_pointer",
-    "savepoint_base",
-    "savepoints_in",
-    "without_marker",
-]

@@ -114,9 +114,8 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
     """Read and verify the metadata of a completed checkpoint.
 
     Raises:
-        CheckpointCorruptedError: Damaged, cut off, another type of file, or the metadata of another
-            checkpoint or job than its directory is named after; or it names a file in a place where the
-            checkpoint can't have one.
+        CheckpointCorruptedError: Damaged, cut off, another type of file, or the metadata of another checkpoint or job
+            than its directory is named after; or it names a file in a place where the checkpoint can't have one.
         UnsupportedFormatError: Written by a newer version.
         CheckpointNotFoundError: The checkpoint was deleted.
         StorageUnavailableError: The metadata can't be read.
@@ -142,25 +141,20 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
 
 
 def list_all(directories: Sequence[str]) -> list[FileStatus]:
-    """Return the entries of many directories of one store.
+    """Return the entries of many directories of one store. Raises as `list_each` does."""
+    return [entry for entries in list_each(directories).values() for entry in entries]
+
+
+def list_each(directories: Sequence[str]) -> dict[str, list[FileStatus]]:
+    """Return the entries of each of many directories of one store.
 
     Raises:
         StorageUnavailableError: The store does not answer, or Python is exiting.
     """
     if not directories:
-        return []
-    listing = file_system_for(directories[0]).list
-    if len(directories) == 1:
-        return list(listing(directories[0]))
-    listings = map_in_parallel(
-        lambda uri: list(listing(uri)), directories, max_threads=_MAX_LISTINGS_AT_A_TIME
+        return {}
+    file_system = file_system_for(directories[0])
+    inside = map_in_parallel(
+        lambda uri: list(file_system.list(uri)), directories, max_threads=_MAX_LISTINGS_AT_A_TIME
     )
-    return [entry for entries in listings for entry in entries]
-
-
-def list_each(directories: Sequence[str]) -> dict[str, list[FileStatus]]:
-    """Return the entries of each of many directories of one store. Raises as `list_all` does."""
-    inside: dict[str, list[FileStatus]] = {uri: [] for uri in directories}
-    for entry in list_all(directories):
-        inside[uripath.parent(entry.uri)].append(entry)
-    return inside
+    return dict(zip(directories, inside, strict=True))

@@ -29,8 +29,9 @@ from typing import Protocol, Self
 
 import msgspec
 
+from holdfast.locations.checksums import Checksum
 from holdfast.locations.file_systems import BytesLike, file_system_for
-from holdfast.locations.handles import Checksum, FileStateHandle, StreamStateHandle, is_inside
+from holdfast.locations.handles import StreamStateHandle, files_of, is_inside
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages.layout import is_dedicated, is_file_of
 
@@ -185,11 +186,9 @@ class CompletedCheckpoint:
         directory = self.location.external_pointer
         is_deleted = is_dedicated(directory)
         left = [
-            stream.uri
-            for stream in self.metadata.streams()
-            if isinstance(stream, FileStateHandle)
-            and is_file_of(stream.uri, directory)
-            and not (is_deleted and is_inside(stream, directory))
+            file.uri
+            for file in files_of(self.metadata.streams())
+            if is_file_of(file.uri, directory) and not (is_deleted and is_inside(file, directory))
         ]
         if left:
             file_system_for(directory).delete(left)
@@ -227,10 +226,9 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
     def dispose_on_failure(self) -> None:
         """Delete the exclusive files that the driver and tasks have written through this location.
 
-        The directory of a checkpoint stays, because another driver may be about to write into it. Shared
-        state stays if the checkpoint may have existed for a moment, because another driver may have resumed from
-        it. Nothing is deleted if publishing the metadata was interrupted, or its outcome is unknown:
-        the store may still complete it.
+        The directory of a checkpoint stays, because another driver may be about to write into it. Shared state stays if
+        the checkpoint may have existed for a moment, because another driver may have resumed from it. Nothing is
+        deleted if publishing the metadata was interrupted, or its outcome is unknown: the store may still complete it.
         """
         ...
 

@@ -15,6 +15,7 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StreamClosedError,
 )
+from holdfast.locations.checksums import Checksum, ChecksumBuilder, checksum_of
 from holdfast.locations.file_systems import (
     BytesLike,
     FileOutputStream,
@@ -22,14 +23,7 @@ from holdfast.locations.file_systems import (
     file_system_for,
     publish,
 )
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    Checksum,
-    ChecksumBuilder,
-    FileStateHandle,
-    StreamStateHandle,
-    checksum_of,
-)
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.storages.completed import FileSystemCompletedCheckpointStorageLocation
 from holdfast.locations.storages.contract import (
     CheckpointMetadataOutputStream,
@@ -46,8 +40,7 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
             in it is replaced by the start of that name. None if state must not become a file.
         inline_threshold: Maximum number of bytes in the handle; 0 makes every state a file.
         buffer_bytes: Maximum number of buffered bytes, at least `inline_threshold`.
-        durable_name: Whether the file's name must be made durable, because no file will be published in its
-            directory.
+        durable_name: Whether the file's name must be made durable, because no file will be published in its directory.
 
     Source:
         Flink, FsCheckpointStreamFactory.FsCheckpointStateOutputStream and
@@ -81,7 +74,12 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
         self._check_open()
         view = memoryview(data).cast("B")
         if self._buffer.tell() + len(view) > self._buffer_bytes:
-            self._check_has_files()
+            if self._path_prefix is None:
+                message = (
+                    f"state has more than {self._inline_threshold} bytes, the maximum of memory storage; use a "
+                    "checkpoint directory"
+                )
+                raise InvalidRequestError(message)
             self.flush_to_file()
         if len(view) >= self._buffer_bytes and self._path_prefix is not None:
             with self._closed_on_failure():
@@ -183,14 +181,6 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
         if discarded:  # by another thread, which saw no file
             file.abort()
 
-    def _check_has_files(self) -> None:
-        if self._path_prefix is None:
-            message = (
-                f"state has more than {self._inline_threshold} bytes, the maximum of memory storage; use a "
-                "checkpoint directory"
-            )
-            raise InvalidRequestError(message)
-
     def _check_open(self) -> None:
         if self._finished:
             message = "state stream is closed or discarded already"
@@ -204,8 +194,7 @@ class Publication:
     Attributes:
         is_under_way: Whether the store was asked to publish it and has not reported the outcome: it may still
             do so, even long after an interrupt.
-        may_have_succeeded: Whether another driver may have found it and resumed from it, even if it is
-            deleted now.
+        may_have_succeeded: Whether another driver may have found it and resumed from it, even if it is deleted now.
     """
 
     is_under_way: bool = False

@@ -21,9 +21,8 @@ anything but a state file is damage, even if all checksums are right:
 
 - a file in the directory of `_metadata` is part of the checkpoint;
 - any other one has the random name of a state file;
-- a checkpoint `<job>/chk-<N>` has it in `<job>/shared` or in a `<job>/chk-<M>`, or it came with a checkpoint that
-  the job has claimed. The path before `<job>` may differ, because a store can be reached under several schemes and
-  paths;
+- a checkpoint `<job>/chk-<N>` has it in `<job>/shared` or in a `<job>/chk-<M>`, or it came with a checkpoint that the
+  job has claimed. The path before `<job>` may differ, because a store can be reached under several schemes and paths;
 - files that came with a claimed checkpoint are in its directory, or in the `shared` next to it.
 
 Files are deleted only by stricter rules: of a checkpoint in its own job's directory, spelled as the job spells
@@ -38,7 +37,7 @@ import re
 
 from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import FileStateHandle, is_inside
+from holdfast.locations.handles import files_of, is_inside
 from holdfast.locations.metadata import CheckpointMetadata
 
 METADATA_FILE = "_metadata"
@@ -164,18 +163,10 @@ def is_state_file(uri: str) -> bool:
 
 
 def belongs_to(uri: str, pointer: str) -> bool:
-    """Return whether a job that claims a checkpoint or savepoint gets a state file with it.
-
-    Args:
-        uri: The file.
-        pointer: The directory of the checkpoint or savepoint.
-    """
+    """Return whether a job that claims the checkpoint or savepoint in a directory gets a state file with it."""
+    shared = uripath.join(uripath.parent(pointer), SHARED)
     return is_state_file(uri) and (
-        is_file_of(uri, pointer)
-        or (
-            is_checkpoint(pointer)
-            and is_file_of(uri, uripath.join(uripath.parent(pointer), SHARED))
-        )
+        is_file_of(uri, pointer) or (is_checkpoint(pointer) and is_file_of(uri, shared))
     )
 
 
@@ -197,12 +188,7 @@ def location_mismatch(metadata: CheckpointMetadata, directory: str) -> str | Non
 
 
 def find_stray_file(metadata: CheckpointMetadata, directory: str) -> str | None:
-    """Return the first URI in metadata that can't be that of a file of its checkpoint, or None.
-
-    Args:
-        metadata: The metadata, with absolute URIs.
-        directory: The present or future directory of the metadata.
-    """
+    """Return the first URI in metadata that can't be that of a file of the checkpoint in its directory, or None."""
     claimed: set[str] = set()
     for claim in metadata.claimed:
         if not uripath.is_normalized(claim.pointer) or uripath.local_path(claim.pointer) == "/":
@@ -211,14 +197,13 @@ def find_stray_file(metadata: CheckpointMetadata, directory: str) -> str | None:
             if not belongs_to(uri, claim.pointer):
                 return uri
         claimed.update(claim.files)
-    for stream in metadata.streams():
+    for file in files_of(metadata.streams()):
         if (
-            isinstance(stream, FileStateHandle)
-            and not is_inside(stream, directory)
-            and stream.uri not in claimed
-            and not (is_state_file(stream.uri) and _is_of_job(stream.uri, metadata, directory))
+            not is_inside(file, directory)
+            and file.uri not in claimed
+            and not (is_state_file(file.uri) and _is_of_job(file.uri, metadata, directory))
         ):
-            return stream.uri
+            return file.uri
     return None
 
 

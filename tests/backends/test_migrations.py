@@ -34,7 +34,7 @@ from holdfast.backends.assignment import redistribute
 from holdfast.backends.subtask import OperatorStateHandler
 from holdfast.errors import StateMigrationError
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 
 V2 = message(("a", int), ("b", str), ("c", int, 7))
 MODES = {"list": list_state, "union": union_state}

@@ -14,7 +14,8 @@ from holdfast.backends import OperatorStateBackend
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import FileStateHandle, file_system_for
-from holdfast.locations.handles import ByteStreamStateHandle, OperatorStateHandle, checksum_of
+from holdfast.locations.checksums import checksum_of
+from holdfast.locations.handles import ByteStreamStateHandle, OperatorStateHandle
 
 ROWS = 51
 

@@ -17,7 +17,7 @@ from jobs.stores import write_checkpoint
 from holdfast.cli.command_line import main
 from holdfast.cli.output import print_json, print_line, print_pairs, print_status, print_table
 from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 from holdfast.testing import Faults
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\nfake line\x9b2J\u2028\u202e"

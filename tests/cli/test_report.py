@@ -281,7 +281,7 @@ def test_without_jinja_json_works_and_the_page_names_the_package(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checkpoints(directory, [1])
-    monkeypatch.delitem(sys.modules, "holdfast.cli.report.page", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.cli.report_page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert main(["report", f"file://{directory}"]) == 2
     assert "pip install 'holdfast[report]'" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from jobs.stores import Store, write_checkpoint
 
 from holdfast import take_savepoint
 from holdfast.cli.command_line import main
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 
 
 def test_json_has_everything(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,8 @@ from holdfast.cli.command_line import main
 from holdfast.common import crc32c
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
 from holdfast.locations import CompletedCheckpoint, verify_files
-from holdfast.locations.coordination import VerifiedFile, files_of
+from holdfast.locations.coordination import VerifiedFile
+from holdfast.locations.handles import files_of
 from holdfast.spark_progress import verify_checkpoints
 from holdfast.testing import Faults
 

@@ -12,7 +12,7 @@ import pytest
 from fsspec.config import conf
 from servers.sftp import SftpServer
 
-from holdfast.locations.file_systems.fsspec.sftp import Sftp
+from holdfast.locations.file_systems.sftp import Sftp
 
 PASSWORD = secrets.token_hex()
 

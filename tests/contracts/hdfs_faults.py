@@ -24,13 +24,13 @@ from holdfast.locations.adapters import (
     unregister_file_system,
 )
 from holdfast.locations.file_systems import HdfsFileSystem, Retrier, RetryingExclusiveFileSystem
-from holdfast.locations.file_systems.hdfs.hdfs_client import (
+from holdfast.locations.file_systems.hdfs_client import (
     CLIENTS,
     HdfsClient,
     HdfsPatience,
     client_for,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_streams import HdfsOutputStream
+from holdfast.locations.file_systems.hdfs_streams import HdfsOutputStream
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ from holdfast.locations.adapters import (
     file_system_for,
     unregister_file_system,
 )
-from holdfast.locations.file_systems.fsspec import s3fs_client
+from holdfast.locations.file_systems import s3fs
 from holdfast.testing import HttpFaults, s3_operation_of
 
 MIB = 1 << 20
@@ -70,7 +70,7 @@ def bucket(s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
     yield s3_bucket
     for scheme in SCHEMES:
         unregister_file_system(scheme)
-    clients = s3fs_client.CLIENTS.values
+    clients = s3fs.CLIENTS.values
     while clients:
         clients.popitem()[1].close()
 

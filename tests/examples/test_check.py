@@ -1,4 +1,4 @@
-"""The demo's comparison finds every kind of damage."""
+"""The demo's comparison finds all damage."""
 
 from pathlib import Path
 
@@ -45,6 +45,6 @@ def test_files_of_another_size_differ(files: list[tuple[int, int, int]], wrong: 
     assert len(file_differences(output_files, rows_per_file=10, last_batch=9)) == wrong
 
 
-def test_the_self_check_of_the_demo_passes() -> None:
+def test_self_check_of_the_demo_passes() -> None:
     table = pa.table({"id": [1, 2, 3], "dep_delay": [1.0, 2.0, None]})
     assert blind_spots(table, "dep_delay") == []

@@ -1,4 +1,4 @@
-"""The demo's second job is compared with a plain query, which sees every kind of damage."""
+"""The comparison of the demo's second job with a plain query finds all damage."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
 
 
 def flights(*of_aircraft: tuple[str, int, int | None]) -> pa.Table:
-    """Flights of aircraft: in which hour, and with what delay; those with none were cancelled."""
+    """Return flights, given by aircraft, hour and delay; a flight without delay was cancelled."""
     return pa.Table.from_pylist(
         [
             {
@@ -47,14 +47,14 @@ def flights(*of_aircraft: tuple[str, int, int | None]) -> pa.Table:
 DAY = 24
 FLOWN = flights(
     ("N1", 0, 10),
-    ("N1", 3 * DAY, 20),  # just not a session of its own
+    ("N1", 3 * DAY, 20),  # just in the same session
     ("N1", 3 * DAY + 1, None),
     ("N1", 6 * DAY + 1, 30),
     ("N2", 0, -5),
     ("N2", 20 * DAY, 0),
     ("N3", 8 * DAY, 1),
     ("N3", 22 * DAY, 1),
-    ("N4", 25 * DAY, 2),  # the watermark comes to day 23
+    ("N4", 25 * DAY, 2),  # the watermark is at day 23
 )
 
 
@@ -66,7 +66,7 @@ def at(days: float) -> datetime:
     return BEGIN + timedelta(days=days)
 
 
-def test_the_plain_query_says_what_the_job_has_to_write() -> None:
+def test_plain_query_computes_the_expected_results() -> None:
     expected = expected_results(FLOWN)
     assert rows(expected["delays"]) == [
         ("N1", "JFK", "LAX", 3, 20.0, 30),
@@ -84,13 +84,13 @@ def test_the_plain_query_says_what_the_job_has_to_write() -> None:
     assert rows(expected["grounded"]) == [("N1", at(6 + 1 / 24)), ("N2", at(0))]
 
 
-def test_what_the_job_has_written_as_expected_does_not_differ() -> None:
+def test_expected_results_do_not_differ() -> None:
     assert fleet_differences(expected_results(FLOWN), expected_results(FLOWN)) == []
 
 
 @pytest.mark.parametrize("name", ["delays", "sessions", "grounded"])
 @pytest.mark.parametrize("damage", ["lost", "doubled", "another"])
-def test_a_row_that_the_job_has_lost_doubled_or_made_up_is_named(name: str, damage: str) -> None:
+def test_lost_duplicate_and_wrong_rows_are_named(name: str, damage: str) -> None:
     expected = expected_results(FLOWN)
     others = expected_results(flights(("N9", 0, 3), ("N9", 30 * DAY, 3)))
     table = expected[name]
@@ -104,17 +104,14 @@ def test_a_row_that_the_job_has_lost_doubled_or_made_up_is_named(name: str, dama
     assert all(sentence.startswith(f"{name}: ") for sentence in wrong)
 
 
-def test_delays_are_read_as_the_newest_batch_has_them_and_doubled_rows_stay(tmp_path: Path) -> None:
+def test_newest_delays_are_read_with_duplicate_rows(tmp_path: Path) -> None:
     places = Places(tmp_path, FLEET)
     expected = expected_results(FLOWN)
     older = expected_results(FLOWN.slice(0, 1))
     for batch, results in ((9, older), (10, expected)):
         for name, output in zip(FLEET.outputs, places.outputs, strict=True):
-            write(
-                results[name] if name == "delays" else expected[name].slice(batch - 9, 1),
-                output,
-                batch,
-            )
+            rows_out = results[name] if name == "delays" else expected[name].slice(batch - 9, 1)
+            write(rows_out, output, batch)
     read = read_results(places)
     assert rows(read["delays"]) == rows(expected["delays"])
     assert rows(read["grounded"]) == rows(expected["grounded"])

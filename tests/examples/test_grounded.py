@@ -1,4 +1,4 @@
-"""Reports of aircraft that don't fly are the same in whatever batches and order the flights come."""
+"""Reports of grounded_job aircraft are the same for any batches and order of flights."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -15,10 +15,10 @@ REPORT = pa.schema([("tailnum", pa.string()), ("last_flight", pa.timestamp("us",
 AFTER = timedelta(hours=10)
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
 LATEST = 4
-"""Flights come at most so many hours behind others that are later by the schedule."""
+"""Maximum delay of a flight in the stream, in hours."""
 
 
-def grounded(directory: str) -> KeyedJob:
+def grounded_job(directory: str) -> KeyedJob:
     return KeyedJob(directory, Grounded(AFTER), schema=SCHEMA, output=REPORT, key=["tailnum"])
 
 
@@ -27,17 +27,15 @@ def at(hour: int) -> datetime:
 
 
 def reports(job: KeyedJob, *flights: tuple[str, int], watermark: int) -> list[tuple[str, int]]:
-    """The reports of a batch; times are in hours."""
+    """Return the reports of a batch; times are in hours."""
     rows = [{"tailnum": tailnum, "time_hour": at(hour)} for tailnum, hour in flights]
     output = job.run(rows, times=(0, int(at(watermark).timestamp() * 1000)))
     hour = timedelta(hours=1)
     return sorted((row["tailnum"], (row["last_flight"] - BEGIN) // hour) for row in output)
 
 
-def test_an_aircraft_is_reported_once_when_the_watermark_says_that_it_did_not_fly(
-    memory_directory: str,
-) -> None:
-    job = grounded(memory_directory)
+def test_grounded_aircraft_is_reported_once_by_the_watermark(memory_directory: str) -> None:
+    job = grounded_job(memory_directory)
     assert reports(job, ("N1", 0), ("N2", 3), watermark=0) == []
     assert reports(job, ("N2", 13), watermark=9) == []
     assert reports(job, watermark=10) == [("N1", 0)]
@@ -46,24 +44,24 @@ def test_an_aircraft_is_reported_once_when_the_watermark_says_that_it_did_not_fl
     assert reports(job, watermark=200) == []
 
 
-def test_a_break_between_flights_of_one_batch_is_reported_too(memory_directory: str) -> None:
-    job = grounded(memory_directory)
+def test_break_between_flights_of_one_batch_is_reported(memory_directory: str) -> None:
+    job = grounded_job(memory_directory)
     assert reports(job, ("N1", 0), ("N1", 11), watermark=0) == []
     assert reports(job, watermark=11) == [("N1", 0)]
 
 
-def test_a_flight_that_comes_behind_a_later_one_counts(memory_directory: str) -> None:
-    job = grounded(memory_directory)
+def test_flight_after_a_later_one_counts(memory_directory: str) -> None:
+    job = grounded_job(memory_directory)
     assert reports(job, ("N1", 0), ("N1", 12), watermark=8) == []
     assert reports(job, ("N1", 9), watermark=11) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_reports_are_those_of_a_look_at_all_flights(seed: int, memory_directory: str) -> None:
+def test_reports_equal_those_of_all_flights_at_once(seed: int, memory_directory: str) -> None:
     chance = random.Random(seed)
     flights = [(f"N{chance.randrange(5)}", chance.randrange(300)) for _ in range(120)]
     arrived = sorted(flights, key=lambda flight: flight[1] + chance.uniform(0, LATEST))
-    job = grounded(memory_directory)
+    job = grounded_job(memory_directory)
     seen: list[tuple[str, int]] = []
     watermark = 0
     while arrived:

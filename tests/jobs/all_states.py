@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pyarrow as pa
-from jobs.keyed import KeyedJob
+from jobs.keyed import TOTALS_INPUT, KeyedJob
 from jobs.stopped_query import QUERY, put, write_query
 
 from holdfast import StatefulFunction
@@ -20,7 +20,6 @@ from holdfast.backends.keyed import BackendName
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.spark.settings import StateSettings
 
-ROWS = pa.schema([("key", pa.int64()), ("id", pa.int64())])
 TOTALS = pa.schema([("key", pa.int64()), ("total", pa.int64())])
 KEYED_STATES = ("totals", "last", "ids", "pages")
 TTL_MS = 1_000
@@ -68,7 +67,7 @@ def all_states_job(
     return KeyedJob(
         directory,
         AllStates(),
-        schema=ROWS,
+        schema=TOTALS_INPUT,
         output=TOTALS,
         parallelism=parallelism,
         job_id=job_id,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from jobs.coordinator import QUERY, begin_checkpoint, progress
+from jobs.operators import Totals
 from jobs.session import STATE_BACKEND
 from msgspec import structs
 from pyspark import cloudpickle
@@ -39,7 +40,7 @@ from holdfast.spark.subtask import (
 )
 
 UID = "operator"
-DEFAULT_STATE = ContextVar("USUAL", default=StateSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
+DEFAULT_STATE = ContextVar("DEFAULT_STATE", default=StateSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
 """Settings of jobs that are given no others."""
 
 
@@ -145,7 +146,7 @@ class KeyedJob:
             pa.schema([self._schema.field(name) for name in self._key]), assigned.max_parallelism
         )
         subtasks = self._subtasks(table, assigned.max_parallelism)
-        reports: list[bytes] = []
+        reports = ReportList()
         output: list[dict[str, Any]] = []
         try:
             runner = SubtaskRunner(
@@ -169,7 +170,7 @@ class KeyedJob:
                     assigned.subtasks,
                     None,
                 ),
-                reports=ReportList(reports),
+                reports=reports,
             )
             for subtask in range(self._parallelism):
                 marks = pa.array([subtask - self._parallelism], pa.int64())
@@ -179,7 +180,7 @@ class KeyedJob:
                 marked = own.append_column("subtask", pa.array([subtask] * len(own), pa.int64()))
                 for batch in runner(iter([mark, *marked.to_batches()])):
                     output += batch.to_pylist()
-            acknowledgements = decode_acknowledgements(reports)
+            acknowledgements = decode_acknowledgements(reports.value)
             if completes:
                 self._complete(pending, acknowledgements, times[0])
             else:
@@ -216,11 +217,26 @@ class KeyedJob:
         return groups * self._parallelism // max_parallelism
 
 
+TOTALS_INPUT = pa.schema([("key", pa.int64()), ("id", pa.int64())])
+TOTALS_OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
+
+
+def totals_job(directory: str, function: Totals | None = None, **options: Any) -> KeyedJob:
+    """Return a job that counts rows and adds up ids by key."""
+    schemas = {"schema": TOTALS_INPUT, "output": TOTALS_OUTPUT}
+    return KeyedJob(directory, function or Totals(), **schemas, **options)
+
+
+def totals_rows(keys: Iterable[int]) -> list[dict[str, int]]:
+    """Return a row of each key, whose id is the key."""
+    return [{"key": key, "id": key} for key in keys]
+
+
 class ReportList:
     """Collects the reports of subtasks, as an accumulator of Spark does."""
 
-    def __init__(self, into: list[bytes]) -> None:
-        self.value = into
+    def __init__(self) -> None:
+        self.value: list[bytes] = []
 
     def add(self, term: list[bytes]) -> None:
         self.value += term

@@ -10,21 +10,3 @@ from contracts.s3_faults import (
 from servers.buckets import memory_bucket, memory_s3, s3_bucket
 from servers.s3 import ministack, ministack_bucket, moto, moto_bucket
 from servers.watched import bucket, watched_bucket, watched_over_http
-
-__all__ = [
-    "bucket",
-    "in_process_faults",
-    "memory_bucket",
-    "memory_faults",
-    "memory_s3",
-    "ministack",
-    "ministack_bucket",
-    "ministack_faults",
-    "moto",
-    "moto_bucket",
-    "moto_faults",
-    "s3_bucket",
-    "store",
-    "watched_bucket",
-    "watched_over_http",
-]

@@ -35,7 +35,9 @@ def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) ->
 
 
 class TestLatest:
-    def test_it_is_the_one_with_the_highest_id(self, local_directory: str, tmp_path: Path) -> None:
+    def test_latest_is_the_checkpoint_with_the_highest_id(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
         access = job_in(local_directory)
         for checkpoint_id in (9, 10, 2):
             write_checkpoint(access, checkpoint_id)
@@ -50,7 +52,7 @@ class TestLatest:
         assert latest_checkpoint(local_directory) is None
         assert latest_checkpoint(local_directory, "other") is None
 
-    def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
+    def test_one_of_several_jobs_must_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
             write_checkpoint(job_in(local_directory, job), number, job_id=job)
         with pytest.raises(InvalidRequestError, match="a, b"):
@@ -59,7 +61,7 @@ class TestLatest:
         assert latest is not None
         assert latest.checkpoint_id == 1
 
-    def test_a_damaged_one_is_not_passed_over(self, local_directory: str, tmp_path: Path) -> None:
+    def test_damaged_checkpoint_is_not_skipped(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
         write_checkpoint(access, 1)
         write_checkpoint(access, 2)
@@ -69,22 +71,22 @@ class TestLatest:
             latest_checkpoint(local_directory)
 
 
-class TestBesideARunningJob:
-    """The job completes a checkpoint and deletes the one before, while somebody looks."""
+class TestRunningJob:
+    """The job completes a checkpoint and deletes the one before, while another process reads."""
 
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3])
-    def test_the_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
+    def test_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
         job = job_in(faults.inner_directory)
         old = write_checkpoint(job, 1)
 
-        def go_on() -> None:
+        def commit_next() -> None:
             write_checkpoint(job, 2)
             old.discard()
 
         looking = job_in(faults.directory)
         faults.calls.clear()
-        faults.before(call, go_on, nth=nth)
+        faults.before(call, commit_next, nth=nth)
         latest = load_latest_checkpoint(looking)
         assert latest is not None
         assert latest.checkpoint_id in (1, 2)
@@ -93,34 +95,34 @@ class TestBesideARunningJob:
 
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-    def test_all_are_found_that_were_there_together(
+    def test_checkpoints_existing_together_are_all_found(
         self, faults: Faults, call: str, nth: int
     ) -> None:
         job = job_in(faults.inner_directory)
         kept = [write_checkpoint(job, 1), write_checkpoint(job, 2)]
 
-        def go_on() -> None:
+        def commit_next() -> None:
             kept.append(write_checkpoint(job, 3))
             kept[0].discard()
 
         looking = job_in(faults.directory)
         faults.calls.clear()
-        faults.before(call, go_on, nth=nth)
+        faults.before(call, commit_next, nth=nth)
         ids = [checkpoint.checkpoint_id for checkpoint in load_checkpoints(looking)]
         assert ids in ([1, 2], [1, 2, 3], [2, 3])
 
     @pytest.mark.parametrize(("retained", "pace"), [(2, 12), (5, 5), (40, 4)])
-    def test_it_ends_however_fast_the_job_goes_on(
+    def test_search_ends_however_fast_the_job_commits(
         self, faults: Faults, retained: int, pace: int
     ) -> None:
-        """It completes a checkpoint, and deletes another one, with every few requests of ours."""
+        """It completes a checkpoint, and deletes another one, with every few of our requests."""
         job = job_in(faults.inner_directory)
         kept = deque(write_checkpoint(job, number) for number in range(retained))
 
         def requests() -> int:
             return faults.calls.count("list") + faults.calls.count("open")
 
-        def go_on() -> None:
+        def commit_next() -> None:
             if requests() % pace == 0:
                 kept.append(write_checkpoint(job, kept[-1].checkpoint_id + 1))
                 kept.popleft().discard()
@@ -128,7 +130,7 @@ class TestBesideARunningJob:
         looking = job_in(faults.directory)
         faults.calls.clear()
         for call in ("list", "open"):
-            faults.before(call, go_on, nth="every")
+            faults.before(call, commit_next, nth="every")
         newest = kept[-1].checkpoint_id
         assert max(looking.completed_checkpoints()) >= newest
         assert requests() < 2 * retained + 20
@@ -141,20 +143,20 @@ class TestBesideARunningJob:
         assert load_checkpoints(looking)[-1].checkpoint_id >= newest
         assert requests() < 6 * retained + 60
 
-    def test_a_job_that_is_faster_than_a_listing_is_an_error(self, faults: Faults) -> None:
+    def test_job_faster_than_a_listing_is_an_error(self, faults: Faults) -> None:
         job = job_in(faults.inner_directory)
         kept = deque([write_checkpoint(job, 1)])
 
-        def go_on() -> None:
+        def commit_next() -> None:
             kept.append(write_checkpoint(job, kept[-1].checkpoint_id + 1))
             kept.popleft().discard()
 
         looking = job_in(faults.directory)
-        faults.before("list", go_on, nth="every")
+        faults.before("list", commit_next, nth="every")
         with pytest.raises(StorageUnavailableError, match="faster than they are listed"):
             looking.completed_checkpoints()
 
-    def test_a_store_that_lists_what_it_does_not_have_is_an_error(self, faults: Faults) -> None:
+    def test_store_listing_missing_files_is_an_error(self, faults: Faults) -> None:
         write_checkpoint(job_in(faults.inner_directory), 1)
         looking = job_in(faults.directory)
         faults.before("open", CheckpointNotFoundError("as planned"), nth="every")
@@ -165,7 +167,7 @@ class TestBesideARunningJob:
 
 
 class TestMoved:
-    def test_a_savepoint_can_be_moved(self, local_directory: str, tmp_path: Path) -> None:
+    def test_savepoint_can_be_moved(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(f"{local_directory}/job")
         location = access.initialize_location_for_savepoint(7, f"{local_directory}/savepoints")
         handles = [state(location, scope) for scope in CheckpointedStateScope]
@@ -175,7 +177,7 @@ class TestMoved:
         for stream in moved.metadata.streams():
             assert read(stream) == bytes(100_000)
 
-    def test_a_checkpoint_with_shared_state_says_what_is_missing(
+    def test_checkpoint_with_shared_state_reports_missing_files(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         location = job_in(local_directory).initialize_location_for_checkpoint(1)
@@ -192,7 +194,7 @@ class TestMoved:
 
 class TestAfterPublishing:
     @pytest.mark.parametrize("error", [StorageUnavailableError, InvalidRequestError])
-    def test_a_check_that_fails_leaves_the_outcome_unknown(
+    def test_failed_ownership_check_leaves_the_outcome_unknown(
         self, faults: Faults, error: type[Exception]
     ) -> None:
         access = job_in(faults.directory)

@@ -14,14 +14,14 @@ from holdfast.errors import (
     UnsupportedFormatError,
 )
 from holdfast.locations.adapters import Checksum, ChecksumBuilder
-from holdfast.locations.handles import BLOCK_BYTES, VerifyingInputStream, checksum_of
+from holdfast.locations.checksums import BLOCK_BYTES, VerifyingInputStream, checksum_of
 
 CONTENT = bytes(range(25))
 BLOCK = 10
 
 
 def checksum(content: bytes, block_bytes: int, cuts: tuple[int, ...] = ()) -> Checksum:
-    """The checksum of content that is written in parts."""
+    """Compute the checksum of content that is written in parts."""
     builder = ChecksumBuilder(block_bytes)
     bounds = [0, *sorted(cuts), len(content)]
     for start, end in pairwise(bounds):
@@ -29,7 +29,7 @@ def checksum(content: bytes, block_bytes: int, cuts: tuple[int, ...] = ()) -> Ch
     return builder.finish()
 
 
-def opened(stored: bytes, expected: Checksum, size: int) -> BinaryIO:
+def open_stored(stored: bytes, expected: Checksum, size: int) -> BinaryIO:
     stream = VerifyingInputStream(io.BytesIO(stored), uri="file:///x", size=size, checksum=expected)
     return cast("BinaryIO", stream)
 
@@ -42,7 +42,7 @@ def test_crc32c_is_castagnoli() -> None:
 
 
 @given(first=st.binary(max_size=50), second=st.binary(max_size=50))
-def test_the_checksums_of_two_parts_make_that_of_both(first: bytes, second: bytes) -> None:
+def test_checksums_of_two_parts_combine(first: bytes, second: bytes) -> None:
     both = combine_crc32c(crc32c(first), crc32c(second), len(second))
     assert both == crc32c(first + second)
 
@@ -67,7 +67,7 @@ def test_checksums_of_small_blocks_make_those_of_larger_ones(
     block_bytes=st.integers(1, 64),
     cuts=st.lists(st.integers(0, 200), max_size=5),
 )
-def test_a_checksum_does_not_depend_on_how_the_bytes_came(
+def test_checksum_is_the_same_for_any_split_of_the_bytes(
     content: bytes, block_bytes: int, cuts: list[int]
 ) -> None:
     parts = tuple(min(cut, len(content)) for cut in cuts)
@@ -91,7 +91,7 @@ def test_seeks_and_reads_are_those_of_a_file(
     data: st.DataObject, content: bytes, block_bytes: int
 ) -> None:
     model = io.BytesIO(content)
-    stream = opened(content, checksum(content, block_bytes), len(content))
+    stream = open_stored(content, checksum(content, block_bytes), len(content))
     for _ in range(data.draw(st.integers(0, 20))):
         step = data.draw(st.sampled_from(["seek", "from end", "read", "all", "readinto"]))
         if step in ("seek", "from end"):
@@ -99,7 +99,7 @@ def test_seeks_and_reads_are_those_of_a_file(
             arguments = (offset,) if step == "seek" else (-offset, io.SEEK_END)
             assert stream.seek(*arguments) == model.seek(*arguments)
         elif step == "read":
-            # A raw stream may give less than it is asked for.
+            # A raw stream may return fewer bytes than requested.
             got = stream.read(data.draw(st.integers(0, 100)))
             assert got == model.read(len(got))
         elif step == "all":
@@ -113,10 +113,10 @@ def test_seeks_and_reads_are_those_of_a_file(
 
 
 @pytest.mark.parametrize("at", range(len(CONTENT)))
-def test_a_flipped_bit_is_found_in_its_block_and_nowhere_else(at: int) -> None:
+def test_flipped_bit_is_found_in_its_block_and_nowhere_else(at: int) -> None:
     damaged = bytearray(CONTENT)
     damaged[at] ^= 1
-    stream = opened(bytes(damaged), checksum(CONTENT, BLOCK), len(CONTENT))
+    stream = open_stored(bytes(damaged), checksum(CONTENT, BLOCK), len(CONTENT))
     for start in (0, 10, 20):
         stream.seek(start + 1)
         if start <= at < start + BLOCK:
@@ -135,7 +135,7 @@ def test_another_length_is_found_on_opening_and_the_file_is_closed(stored: bytes
     assert raw.closed
 
 
-def test_a_file_that_shrinks_meanwhile_is_found() -> None:
+def test_file_shrinking_during_the_read_is_corrupt() -> None:
     raw = io.BytesIO(CONTENT)
     stream = VerifyingInputStream(raw, uri="", size=25, checksum=checksum(CONTENT, BLOCK))
     raw.truncate(15)
@@ -145,28 +145,28 @@ def test_a_file_that_shrinks_meanwhile_is_found() -> None:
         stream.read(1)
 
 
-def test_a_handle_without_enough_checksums_is_corrupt() -> None:
+def test_handle_with_too_few_checksums_is_corrupt() -> None:
     short = Checksum("crc32c", BLOCK, checksum(CONTENT, BLOCK).blocks[:-4])
     with pytest.raises(CheckpointCorruptedError):
-        opened(CONTENT, short, len(CONTENT))
+        open_stored(CONTENT, short, len(CONTENT))
 
 
-def test_an_unknown_algorithm_needs_a_newer_version() -> None:
+def test_unknown_algorithm_needs_a_newer_version() -> None:
     with pytest.raises(UnsupportedFormatError, match="blake9"):
-        opened(b"", Checksum("blake9", BLOCK, b""), 0)
+        open_stored(b"", Checksum("blake9", BLOCK, b""), 0)
 
 
 @pytest.mark.parametrize(("offset", "whence"), [(-1, 0), (26, 0), (-26, 2), (1, 2), (-1, 1)])
 def test_seeking_outside_of_the_file_is_refused(offset: int, whence: int) -> None:
-    stream = opened(CONTENT, checksum(CONTENT, BLOCK), len(CONTENT))
+    stream = open_stored(CONTENT, checksum(CONTENT, BLOCK), len(CONTENT))
     with pytest.raises(InvalidRequestError):
         stream.seek(offset, whence)
     assert stream.seek(25) == 25
     assert stream.read(1) == b""
 
 
-def test_a_closed_stream_can_not_be_read() -> None:
-    stream = opened(CONTENT, checksum(CONTENT, BLOCK), len(CONTENT))
+def test_closed_stream_can_not_be_read() -> None:
+    stream = open_stored(CONTENT, checksum(CONTENT, BLOCK), len(CONTENT))
     stream.read(1)
     stream.close()
     with pytest.raises(ValueError, match="closed"):
@@ -174,13 +174,13 @@ def test_a_closed_stream_can_not_be_read() -> None:
 
 
 class Unreachable(io.BytesIO):
-    """A file of a store that fails when it is asked for the length."""
+    """A file of a store that fails to report the length."""
 
     def seek(self, *_: Any) -> int:
         raise StorageUnavailableError("store is away")
 
 
-def test_file_whose_length_is_not_known_is_closed() -> None:
+def test_file_of_unknown_length_is_closed() -> None:
     raw = Unreachable(CONTENT)
     with pytest.raises(StorageUnavailableError):
         VerifyingInputStream(raw, uri="file:///x", size=25, checksum=checksum(CONTENT, BLOCK))

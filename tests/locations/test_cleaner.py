@@ -1,4 +1,4 @@
-"""Deletions in the background: they fail nobody, and are waited for."""
+"""Deletions in the background: failures are logged, and `close` waits for them."""
 
 import logging
 import threading
@@ -11,27 +11,27 @@ from holdfast.locations.coordination import CheckpointsCleaner
 
 
 @pytest.mark.parametrize("threads", [0, -1])
-def test_a_cleaner_without_a_thread_is_refused(threads: int) -> None:
+def test_cleaner_without_a_thread_is_refused(threads: int) -> None:
     with pytest.raises(InvalidRequestError, match="must be >= 1"):
         CheckpointsCleaner(threads)
 
 
 def test_deletions_run_two_at_a_time_in_other_threads() -> None:
     cleaner = CheckpointsCleaner(2)
-    go_on, started = threading.Event(), threading.Semaphore(0)
+    may_delete, started = threading.Event(), threading.Semaphore(0)
     threads = []
 
     def delete() -> None:
         threads.append(threading.current_thread())
         started.release()
-        assert go_on.wait(HANGS_S)
+        assert may_delete.wait(HANGS_S)
 
     for _ in range(5):
         cleaner.run(delete, "something")
     started.acquire()
     started.acquire()
     assert len(threads) == 2
-    go_on.set()
+    may_delete.set()
     cleaner.wait()
     cleaner.close()
     assert len(threads) == 5
@@ -42,7 +42,7 @@ def test_deletions_run_two_at_a_time_in_other_threads() -> None:
     "error",
     [StorageUnavailableError("as planned"), ValueError("as planned"), OSError(5, "planned")],
 )
-def test_a_deletion_that_fails_is_logged_and_fails_nobody(
+def test_failed_deletion_is_logged_and_not_raised(
     caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     cleaner = CheckpointsCleaner()
@@ -63,7 +63,7 @@ def test_a_deletion_that_fails_is_logged_and_fails_nobody(
     assert record.exc_info[1] is error
 
 
-def test_closing_waits_for_what_is_asked_for_already() -> None:
+def test_close_waits_for_requested_deletions() -> None:
     cleaner = CheckpointsCleaner(1)
     done = []
     for number in range(20):
@@ -73,7 +73,7 @@ def test_closing_waits_for_what_is_asked_for_already() -> None:
     cleaner.close()
 
 
-def test_what_is_asked_for_after_closing_is_done_at_once() -> None:
+def test_deletion_after_close_runs_at_once() -> None:
     cleaner = CheckpointsCleaner()
     cleaner.close()
     done = []
@@ -81,7 +81,7 @@ def test_what_is_asked_for_after_closing_is_done_at_once() -> None:
     assert done == [threading.current_thread()]
 
 
-def test_what_fails_after_closing_fails_nobody_either() -> None:
+def test_failure_after_close_is_not_raised() -> None:
     cleaner = CheckpointsCleaner()
     cleaner.close()
 

@@ -1,4 +1,4 @@
-"""Which checkpoints a job keeps, and what is deleted for those it doesn't."""
+"""The checkpoints that a job retains, and the deletion of the others."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def access(memory_directory: str) -> CheckpointStorageAccess:
 
 @pytest.fixture
 def cleaner() -> CheckpointsCleaner:
-    """Deletes at once."""
+    """A cleaner that deletes at once."""
     cleaner = CheckpointsCleaner()
     cleaner.close()
     return cleaner
@@ -44,7 +44,7 @@ def ids(store: CompletedCheckpointStore) -> list[int]:
 
 
 @pytest.mark.parametrize(("num_retained", "kept"), [(1, [5]), (3, [3, 4, 5]), (9, [1, 2, 3, 4, 5])])
-def test_the_newest_are_kept(
+def test_newest_are_kept(
     access: CheckpointStorageAccess,
     cleaner: CheckpointsCleaner,
     num_retained: int,
@@ -59,7 +59,7 @@ def test_the_newest_are_kept(
     assert [checkpoint.checkpoint_id for checkpoint in made if exists(checkpoint)] == kept
 
 
-def test_what_may_not_go_yet_goes_with_a_later_one(
+def test_postponed_deletions_follow_a_later_checkpoint(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
@@ -80,7 +80,7 @@ def test_to_keep_none_is_refused(cleaner: CheckpointsCleaner, num_retained: int)
 
 
 @pytest.mark.parametrize("checkpoint_id", [1, 2])
-def test_one_that_is_not_newer_is_refused_and_the_old_ones_are_kept(
+def test_older_checkpoint_is_refused(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner, checkpoint_id: int
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
@@ -96,7 +96,7 @@ def test_one_that_is_not_newer_is_refused_and_the_old_ones_are_kept(
     assert_complete(old)
 
 
-def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_old_ones_are_kept(
+def test_checkpoint_with_another_length_of_a_shared_file_is_refused(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     store = CompletedCheckpointStore(1, cleaner)
@@ -109,7 +109,7 @@ def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_o
     assert_complete(old)
 
 
-def test_what_a_driver_finds_when_it_starts_is_kept_and_gives_way_to_newer_ones(
+def test_restored_checkpoints_are_kept_until_newer_ones_replace_them(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     checkpoints = [write_checkpoint(access, number, shared=1) for number in (1, 2, 3)]
@@ -122,7 +122,7 @@ def test_what_a_driver_finds_when_it_starts_is_kept_and_gives_way_to_newer_ones(
 
 
 class TestSharedFiles:
-    def test_a_shared_file_goes_with_the_last_checkpoint_that_refers_to_it(
+    def test_shared_file_is_deleted_with_its_last_checkpoint(
         self, access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
     ) -> None:
         store = CompletedCheckpointStore(1, cleaner)
@@ -136,10 +136,10 @@ class TestSharedFiles:
         store.add(write_checkpoint(access, 3))
         assert not is_there(kept)
 
-    def test_a_checkpoint_that_cannot_be_deleted_keeps_its_shared_files(
+    def test_failed_deletion_keeps_the_shared_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
-        """Else it would be found, and some of its files would be gone."""
+        """Otherwise it would be found without some of its files."""
         access = job_in(faults.directory)
         store = CompletedCheckpointStore(1, cleaner)
         first, second = write_checkpoint(access, 1, shared=1), write_checkpoint(access, 2)
@@ -149,10 +149,10 @@ class TestSharedFiles:
         assert exists(first)
         assert_complete(first)
 
-    def test_nor_does_a_newer_one_take_them_away(
+    def test_newer_checkpoint_keeps_the_shared_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
-        """The deletion of the first fails; the file goes out of use with the second."""
+        """The deletion of the first one fails; the file is unused after the second one."""
         access = job_in(faults.directory)
         store = CompletedCheckpointStore(1, cleaner)
         first = write_checkpoint(access, 1, shared=1)
@@ -166,7 +166,7 @@ class TestSharedFiles:
         if exists(first):
             assert_complete(first)
 
-    def test_a_process_that_dies_anywhere_leaves_no_checkpoint_with_missing_files(
+    def test_killed_process_leaves_no_checkpoint_with_missing_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
         access = job_in(faults.directory)
@@ -209,7 +209,7 @@ def test_files_of_another_job_are_never_deleted(
     assert_complete(savepoint)
 
 
-def test_ids_one_two_three_of_which_two_are_kept_discard_the_first_only(
+def test_third_checkpoint_discards_only_the_first_of_two_kept(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
     """Flink's vector of cleanSubsumedCheckpoints: (2, {}) discards 1 and keeps 2 and 3."""

@@ -1,4 +1,4 @@
-"""State files with random characters in their paths: where they go."""
+"""State files with random characters in their paths."""
 
 import re
 
@@ -68,12 +68,12 @@ class TestPaths:
             ("s3://b/", "s3://b/", "s3://b/"),
         ],
     )
-    def test_the_marker_is_left_out_or_replaced(self, marked: str, plain: str, spread: str) -> None:
+    def test_marker_is_left_out_or_replaced(self, marked: str, plain: str, spread: str) -> None:
         assert layout.without_marker(marked) == plain
         assert layout.inject_entropy(marked, "a3456789") == spread
         assert layout.has_marker(marked) == (marked != spread)
 
-    def test_there_are_256_directories_which_have_one_above_them(self) -> None:
+    def test_256_entropy_paths_share_one_root(self) -> None:
         directories = layout.entropy_paths("s3://b/c/_entropy_/d")
         assert len(set(directories)) == 256
         assert all(re.fullmatch(r"s3://b/c/\.[0-9a-f]{2}/d", uri) for uri in directories)
@@ -102,7 +102,7 @@ class TestPaths:
             ("s3://b/c/.a3/other/chk-7/x", False),
         ],
     )
-    def test_a_file_is_known_to_be_of_a_directory_that_was_spread(
+    def test_file_with_entropy_belongs_to_its_directory(
         self,
         uri: str,
         is_file: bool,  # noqa: FBT001
@@ -110,7 +110,7 @@ class TestPaths:
         assert layout.is_file_of(uri, "s3://b/c/job/chk-7") == is_file
 
 
-class TestWhereTheMarkerMayStand:
+class TestMarkerPlace:
     @pytest.mark.parametrize(
         ("path", "reason"),
         [
@@ -124,9 +124,7 @@ class TestWhereTheMarkerMayStand:
             ("/./_entropy_/", "root directory"),
         ],
     )
-    def test_where_it_means_nothing_it_is_refused(
-        self, bucket: str, path: str, reason: str
-    ) -> None:
+    def test_marker_without_a_meaning_is_refused(self, bucket: str, path: str, reason: str) -> None:
         for use in (
             FileSystemCheckpointStorage,
             checkpoint_storage,
@@ -137,7 +135,7 @@ class TestWhereTheMarkerMayStand:
                 use(f"{bucket}{path}")
 
     @pytest.mark.parametrize("path", ["/.a3", "/.a3/c", "/c/.00/d", "/c/.ff", "/.a3/_entropy_"])
-    def test_a_directory_that_looks_like_what_replaces_it_is_refused(
+    def test_directory_like_its_replacement_is_refused(
         self, bucket: str, local_directory: str, path: str
     ) -> None:
         for use in (
@@ -153,20 +151,18 @@ class TestWhereTheMarkerMayStand:
             checkpoint_storage(f"{local_directory}{path.replace('/_entropy_', '')}")
 
     @pytest.mark.parametrize("path", ["/.zz", "/.a3f", "/.A3", "/a3", "/.a", "/x.a3"])
-    def test_a_directory_that_does_not_look_like_that_is_taken(
-        self, bucket: str, path: str
-    ) -> None:
+    def test_directory_unlike_its_replacement_is_accepted(self, bucket: str, path: str) -> None:
         done = write_checkpoint(job_in(f"{bucket}{path}/_entropy_"), 1)
         assert_complete(done)
         done.discard()
         assert files_in(bucket) == set()
 
-    def test_local_disks_have_no_use_for_it(self, local_directory: str) -> None:
+    def test_marker_on_local_disks_is_refused(self, local_directory: str) -> None:
         with pytest.raises(InvalidRequestError, match="leave _entropy_ out"):
             checkpoint_storage(f"{local_directory}/c/_entropy_")
 
     @pytest.mark.parametrize("kind", ["memory", "fsspec+file"])
-    def test_a_store_with_directories_is_found_out_before_anything_is_made(
+    def test_store_with_directories_is_detected_at_first(
         self, memory_directory: str, local_directory: str, kind: str
     ) -> None:
         directory = memory_directory if kind == "memory" else f"fsspec+{local_directory}"
@@ -176,7 +172,7 @@ class TestWhereTheMarkerMayStand:
         assert list(file_system_for(directory).list(directory)) == []
 
     @pytest.mark.usefixtures("access")
-    def test_finding_that_out_leaves_nothing(self, bucket: str) -> None:
+    def test_probe_of_partitions_leaves_nothing(self, bucket: str) -> None:
         assert files_in(bucket) == set()
 
     def test_savepoints_stay_in_one_directory(
@@ -189,16 +185,16 @@ class TestWhereTheMarkerMayStand:
         with pytest.raises(InvalidRequestError, match="savepoint"):
             MemoryCheckpointStorage(savepoint_directory=f"{bucket}/_entropy_/s")
 
-    def test_storage_without_state_files_has_no_use_for_it(self, directory: str) -> None:
+    def test_marker_without_state_files_is_refused(self, directory: str) -> None:
         with pytest.raises(InvalidRequestError, match="no state files"):
             MemoryCheckpointStorage(directory=directory)
 
-    def test_a_job_can_not_be_called_that(self, bucket: str) -> None:
+    def test_marker_is_refused_as_a_job_id(self, bucket: str) -> None:
         with pytest.raises(InvalidRequestError, match="_entropy_"):
             check_job_id("_entropy_")
         assert check_job_id("cross_entropy_loss") == "cross_entropy_loss"
 
-    def test_in_the_middle_of_a_name_it_is_a_name(self, bucket: str) -> None:
+    def test_marker_within_a_name_is_a_name(self, bucket: str) -> None:
         done = write_checkpoint(job_in(f"{bucket}/cross_entropy_loss"), 1)
         assert {uripath.parent(file.uri) for file in files_of(done)} == {
             done.location.external_pointer
@@ -224,7 +220,7 @@ class TestLayout:
         assert files_in(bucket) == expected
         assert {uripath.local_path(file.uri).lstrip("/") for file in handles} == expected - by_name
 
-    def test_every_file_draws_its_own(self, access: CheckpointStorageAccess) -> None:
+    def test_every_file_gets_its_own_digits(self, access: CheckpointStorageAccess) -> None:
         directories = {
             uripath.parent(file.uri) for file in files_of(write_checkpoint(access, 1, files=200))
         }
@@ -237,14 +233,14 @@ class TestLayout:
         content = read(done.location.metadata_handle)
         assert all(file.uri.encode() in content for file in files_of(done))
 
-    def test_without_it_they_are_relative(self, bucket: str) -> None:
+    def test_metadata_has_relative_paths_without_entropy(self, bucket: str) -> None:
         done = write_checkpoint(job_in(f"{bucket}/holdfast"), 1)
         content = read(done.location.metadata_handle)
         for file in files_of(done):
             assert file.uri.encode() not in content
             assert uripath.name(file.uri).encode() in content
 
-    def test_tasks_spread_what_they_write_at_the_default_location(
+    def test_tasks_spread_files_at_the_default_location(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         reference = access.initialize_location_for_checkpoint(1).location_reference
@@ -265,7 +261,7 @@ class TestLayout:
         assert pointer.startswith(f"{bucket}/holdfast/savepoints/savepoint-job-")
         assert {uripath.parent(handle.uri) for handle in handles} == {pointer}
 
-    def test_jobs_and_their_latest_checkpoint_are_found_with_the_marker_and_without(
+    def test_latest_checkpoint_is_found_with_and_without_the_marker(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         done = [write_checkpoint(access, number) for number in (1, 2)][1]
@@ -276,7 +272,7 @@ class TestLayout:
             assert latest.metadata == done.metadata
             assert_complete(latest)
 
-    def test_a_pointer_may_hold_the_marker(
+    def test_pointer_may_contain_the_marker(
         self, bucket: str, directory: str, access: CheckpointStorageAccess
     ) -> None:
         done = write_checkpoint(access, 1)
@@ -285,7 +281,7 @@ class TestLayout:
             assert resolved.external_pointer == done.location.external_pointer
             assert load_checkpoint(resolved).metadata == done.metadata
 
-    def test_a_pointer_never_reaches_the_root_of_a_bucket(
+    def test_pointer_never_reaches_the_root_of_a_bucket(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         content = read(write_checkpoint(access, 1).location.metadata_handle)
@@ -302,13 +298,13 @@ class TestLayout:
                 load_checkpoint(resolved).discard()
         assert files_in(bucket) == before
 
-    def test_a_local_pointer_is_taken_literally(self, local_directory: str) -> None:
+    def test_local_pointer_is_taken_literally(self, local_directory: str) -> None:
         write_checkpoint(job_in(f"{local_directory}/x"), 1)
         with pytest.raises(CheckpointNotFoundError):
             resolve_pointer(f"{local_directory}/_entropy_/x/job/chk-1")
 
     @pytest.mark.parametrize("marked_first", [True, False])
-    def test_a_job_goes_on_when_the_marker_is_added_or_taken_away(
+    def test_job_resumes_after_the_marker_was_added_or_removed(
         self,
         bucket: str,
         marked_first: bool,  # noqa: FBT001

@@ -1,4 +1,4 @@
-"""State files with random characters in their paths: none is left, and what that costs."""
+"""State files with random characters in their paths: their deletion, and its cost."""
 
 from collections.abc import Iterator
 
@@ -28,8 +28,8 @@ from holdfast.testing import Counts, counting_file_system, metadata_of
 __all__ = ["access", "bucket", "clock", "directory"]
 
 
-class TestNothingIsLeft:
-    def test_of_a_checkpoint_that_is_discarded(
+class TestLeftovers:
+    def test_discarded_checkpoint_leaves_nothing(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         kept = write_checkpoint(access, 2)
@@ -54,7 +54,7 @@ class TestNothingIsLeft:
         assert files_in(bucket) == before
         assert_complete(done)
 
-    def test_of_an_attempt_that_failed(
+    def test_failed_attempt_leaves_nothing(
         self, bucket: str, directory: str, access: CheckpointStorageAccess
     ) -> None:
         failed, other = (access.initialize_location_for_checkpoint(1) for _ in range(2))
@@ -77,7 +77,7 @@ class TestNothingIsLeft:
         assert [upload.uri for upload in ObjectStore.uploads] == theirs
         assert_complete(done)
 
-    def test_of_an_attempt_but_what_it_has_completed(
+    def test_failed_attempt_leaves_only_its_completed_files(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         location = access.initialize_location_for_checkpoint(1)
@@ -87,7 +87,7 @@ class TestNothingIsLeft:
         location.dispose_on_failure()
         assert_complete(done)
 
-    def test_of_checkpoints_that_are_not_retained_and_files_that_they_shared(
+    def test_subsumed_checkpoints_and_their_shared_files_leave_nothing(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         cleaner = CheckpointsCleaner()
@@ -105,8 +105,8 @@ class TestNothingIsLeft:
         assert_complete(newest)
 
 
-class TestWhatItCosts:
-    """In calls of the store, each of which is a request there, or one for each 1,000 files."""
+class TestRequests:
+    """Calls of the store: each is a request there, or one for each 1,000 files."""
 
     @pytest.fixture(params=["holdfast", "holdfast/_entropy_"], ids=["plain", "spread"])
     def counts(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[Counts]:
@@ -115,10 +115,10 @@ class TestWhatItCosts:
 
     @pytest.fixture
     def more(self, counts: Counts) -> int:
-        """Listings more of what is spread."""
+        """Additional listings because of the marker."""
         return 256 if "_entropy_" in counts.directory else 0
 
-    def test_a_checkpoint_that_is_completed_costs_as_much_as_without(self, counts: Counts) -> None:
+    def test_completed_checkpoint_costs_no_more_than_without_entropy(self, counts: Counts) -> None:
         access = job_in(counts.directory)
         location = access.initialize_location_for_checkpoint(1)
         handles = [write_state(location) for _ in range(3)]
@@ -126,16 +126,16 @@ class TestWhatItCosts:
         complete_checkpoint(location, metadata_of(*handles, checkpoint_id=1))
         assert counts.calls == {"publish": 1}
 
-    def test_so_does_one_that_is_deleted(self, counts: Counts, more: int) -> None:
+    def test_deleted_checkpoint_costs_no_more_than_without_entropy(
+        self, counts: Counts, more: int
+    ) -> None:
         done = write_checkpoint(job_in(counts.directory), 1)
         counts.clear()
         done.discard()
-        # Spread files go by one call more; then nothing is left that the second would delete.
+        # Files with entropy take one more call; then nothing is left for the second to delete.
         assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
 
-    def test_so_does_one_that_is_not_retained_and_its_files_are_deleted_once(
-        self, counts: Counts, more: int
-    ) -> None:
+    def test_subsumed_checkpoint_costs_one_call_more(self, counts: Counts, more: int) -> None:
         access = job_in(counts.directory)
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
@@ -146,14 +146,14 @@ class TestWhatItCosts:
         cleaner.close()
         assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
 
-    def test_one_that_fails_costs_511_listings_more(self, counts: Counts, more: int) -> None:
+    def test_failed_checkpoint_costs_511_listings_more(self, counts: Counts, more: int) -> None:
         location = job_in(counts.directory).initialize_location_for_checkpoint(1)
         write_state(location)
         counts.clear()
         location.dispose_on_failure()
         assert counts.calls == {"list": 1 + 2 * more if more else 2, "delete": 1}
 
-    def test_a_sweep_costs_256_listings_more_and_one_for_each_directory_that_is_there(
+    def test_sweep_costs_256_listings_more_and_one_for_each_directory(
         self, counts: Counts, more: int
     ) -> None:
         access = job_in(counts.directory)

@@ -1,4 +1,4 @@
-"""State files with random characters in their paths, in a bucket of S3: all of them go again."""
+"""State files with random characters in their paths, in an S3 bucket: all of them are deleted."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
     unregister_file_system("s3a")
 
 
-def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
+def test_bucket_is_empty_after_its_checkpoints_failed_or_were_deleted(
     memory_bucket: S3Bucket, s3_directory: str
 ) -> None:
     access = job_in(s3_directory)
@@ -47,7 +47,7 @@ def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
     assert memory_bucket.keys() == []
 
 
-def test_what_a_killed_process_was_writing_into_a_bucket_is_swept(
+def test_files_of_a_killed_process_in_a_bucket_are_swept(
     memory_bucket: MemoryBucket, s3_directory: str
 ) -> None:
     source = """

@@ -1,4 +1,4 @@
-"""What a sweep finds and leaves where paths of state files have random characters."""
+"""Sweeps of jobs whose state files have random characters in their paths."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ __all__ = ["access", "bucket", "clock", "directory"]
 
 
 class TestSweep:
-    def test_finds_what_killed_tasks_have_left_everywhere(
+    def test_files_of_killed_tasks_are_found_everywhere(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
@@ -63,7 +63,7 @@ class TestSweep:
         assert sweep(directory, "job", grace_s=0).files == ()
         assert_complete(kept)
 
-    def test_takes_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
+    def test_rest_of_a_half_deleted_checkpoint_is_deleted(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         done = write_checkpoint(access, 1)
@@ -73,7 +73,7 @@ class TestSweep:
         sweep(directory, "job", grace_s=GRACE)
         assert files_in(bucket) == set()
 
-    def test_finds_what_was_left_before_the_marker_went(
+    def test_files_from_before_the_marker_was_removed_are_found(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
@@ -101,7 +101,7 @@ class TestSweep:
             f".a3/holdfast/job/chk-1/01234567-{RANDOM}",
         ],
     )
-    def test_leaves_what_has_no_name_of_ours_or_stands_elsewhere(
+    def test_files_with_foreign_names_or_places_stay(
         self,
         bucket: str,
         directory: str,
@@ -122,7 +122,7 @@ class TestSweep:
         assert len(ObjectStore.uploads) == is_of_another_job
         assert_complete(kept)
 
-    def test_lists_each_of_256_directories_once_and_those_in_it_that_are_there(
+    def test_each_of_256_directories_is_listed_once(
         self, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         write_checkpoint(access, 1, files=2)
@@ -158,7 +158,7 @@ class TestSweep:
         assert files_in(bucket) == before
         assert failures == 1, "the deadline of this thread does not hold in those that list"
 
-    def test_a_bug_of_an_adapter_comes_through_and_nothing_is_listed_twice(
+    def test_bug_of_an_adapter_is_raised_and_nothing_is_listed_twice(
         self, directory: str, access: CheckpointStorageAccess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plain, listed = ObjectStore.list, []
@@ -175,7 +175,7 @@ class TestSweep:
         spread = [uri for uri in listed if "/." in uri]
         assert len(spread) == len(set(spread))
 
-    def test_refuses_savepoints_where_none_can_be(
+    def test_savepoint_directory_with_the_marker_is_refused(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         write_state(access.initialize_location_for_checkpoint(2))
@@ -189,7 +189,7 @@ class TestSweep:
                 sweep(directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
         assert files_in(bucket) == before
 
-    def test_ends_while_the_interpreter_starts_no_threads_any_more_and_the_next_one_finds_all(
+    def test_sweep_without_new_threads_ends_and_the_next_one_finds_all(
         self,
         bucket: str,
         directory: str,
@@ -197,8 +197,8 @@ class TestSweep:
         clock: ManualClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        given_up = access.initialize_location_for_checkpoint(2)
-        write_state(given_up)
+        failed = access.initialize_location_for_checkpoint(2)
+        write_state(failed)
         clock.advance(GRACE + 1)
         before = files_in(bucket)
 
@@ -211,7 +211,7 @@ class TestSweep:
             with pytest.raises(StorageUnavailableError, match="threads"):
                 sweep(directory, "job", grace_s=GRACE)
             with pytest.raises(StorageUnavailableError, match="threads"):
-                given_up.dispose_on_failure()
+                failed.dispose_on_failure()
             assert not [uri for uri in ObjectStore.listed if "/." in uri]
         assert files_in(bucket) == before
         sweep(directory, "job", grace_s=GRACE)

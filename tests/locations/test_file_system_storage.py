@@ -81,31 +81,31 @@ def shared_in(location: CheckpointStorageLocation) -> StreamStateHandle:
 
 class TestPointers:
     @pytest.fixture
-    def done(self, local_directory: str) -> CompletedCheckpoint:
+    def checkpoint(self, local_directory: str) -> CompletedCheckpoint:
         return completed_in(job_in(local_directory))
 
     @pytest.mark.parametrize("suffix", ["", "/", "//", "/.", f"/{METADATA_FILE}", "/../chk-1"])
-    def test_a_checkpoint_is_found_by_directory_or_file(
-        self, done: CompletedCheckpoint, local_directory: str, suffix: str
+    def test_checkpoint_is_found_by_directory_or_file(
+        self, checkpoint: CompletedCheckpoint, local_directory: str, suffix: str
     ) -> None:
-        resolved = resolve_pointer(done.location.external_pointer + suffix)
+        resolved = resolve_pointer(checkpoint.location.external_pointer + suffix)
         assert resolved.external_pointer == f"{local_directory}/job/chk-1"
-        assert load_checkpoint(resolved).metadata == done.metadata
+        assert load_checkpoint(resolved).metadata == checkpoint.metadata
 
-    def test_a_path_is_a_pointer(self, done: CompletedCheckpoint, tmp_path: Path) -> None:
+    def test_path_is_a_pointer(self, checkpoint: CompletedCheckpoint, tmp_path: Path) -> None:
         resolved = resolve_pointer(tmp_path / "job" / "chk-1")
-        assert load_checkpoint(resolved).metadata == done.metadata
+        assert load_checkpoint(resolved).metadata == checkpoint.metadata
 
     @pytest.mark.parametrize("name", ["none", "job/chk-2", "job/chk-1/x", "job/chk-1/_metadata/x"])
-    def test_what_is_missing_is_not_found(
-        self, done: CompletedCheckpoint, local_directory: str, name: str
+    def test_missing_checkpoint_is_not_found(
+        self, checkpoint: CompletedCheckpoint, local_directory: str, name: str
     ) -> None:
         with pytest.raises(CheckpointNotFoundError) as caught:
             resolve_pointer(f"{local_directory}/{name}")
         assert caught.value.location == f"{local_directory}/{name}"
 
-    def test_a_directory_without_metadata_is_named_as_such(
-        self, done: CompletedCheckpoint, local_directory: str
+    def test_directory_without_metadata_is_reported(
+        self, checkpoint: CompletedCheckpoint, local_directory: str
     ) -> None:
         with pytest.raises(
             CheckpointNotFoundError,
@@ -114,24 +114,24 @@ class TestPointers:
             resolve_pointer(f"{local_directory}/job")
 
     @pytest.mark.parametrize("pointer", ["", "/tmp/x", "file:///", "nothing:///x/y"])
-    def test_what_is_no_uri_is_refused(self, pointer: str) -> None:
+    def test_pointer_without_a_scheme_is_refused(self, pointer: str) -> None:
         with pytest.raises(InvalidRequestError):
             resolve_pointer(pointer)
 
-    def test_a_metadata_file_may_have_any_name_but_is_not_deleted_then(
-        self, done: CompletedCheckpoint, tmp_path: Path
+    def test_metadata_file_of_another_name_is_read_and_not_deleted(
+        self, checkpoint: CompletedCheckpoint, tmp_path: Path
     ) -> None:
         directory = tmp_path / "job" / "chk-1"
         os.rename(directory / METADATA_FILE, directory / "before the upgrade")
-        pointer = f"{done.location.external_pointer}/before the upgrade"
+        pointer = f"{checkpoint.location.external_pointer}/before the upgrade"
         loaded = load_checkpoint(resolve_pointer(pointer))
-        assert loaded.metadata == done.metadata
+        assert loaded.metadata == checkpoint.metadata
         with pytest.raises(InvalidRequestError):
             loaded.discard()
         assert len(list(directory.iterdir())) == 2
 
-    def test_a_moved_directory_still_leads_to_its_state(
-        self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
+    def test_moved_directory_refers_to_its_state(
+        self, checkpoint: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
         resolved = resolve_pointer(f"{local_directory}/moved")
@@ -142,7 +142,7 @@ class TestPointers:
 
 
 class TestLayout:
-    def test_files_lie_where_the_module_says(self, local_directory: str, tmp_path: Path) -> None:
+    def test_files_are_in_the_documented_places(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
         location = access.initialize_location_for_checkpoint(3)
         for scope in CheckpointedStateScope:
@@ -156,7 +156,7 @@ class TestLayout:
         assert METADATA_FILE in os.listdir(job / "chk-3")
         assert len(os.listdir(job / "chk-3")) == 2
 
-    def test_what_is_no_completed_checkpoint_is_passed_over(
+    def test_directories_without_metadata_are_skipped(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         access = job_in(local_directory)
@@ -170,7 +170,7 @@ class TestLayout:
         (job / "chk-3" / f".{METADATA_FILE}.0.inprogress").touch()
         assert list(access.completed_checkpoints()) == [2]
 
-    def test_a_damaged_latest_checkpoint_is_an_error(
+    def test_damaged_latest_checkpoint_is_an_error(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         access = job_in(local_directory)
@@ -181,7 +181,7 @@ class TestLayout:
             load_latest_checkpoint(access)
         assert caught.value.location == f"{local_directory}/job/chk-2/{METADATA_FILE}"
 
-    def test_a_failed_attempt_leaves_an_empty_directory_and_what_others_share(
+    def test_failed_attempt_leaves_its_directory_and_files_of_others(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         access = job_in(local_directory)
@@ -195,10 +195,8 @@ class TestLayout:
         assert os.listdir(tmp_path / "job" / "chk-2") == []
         assert len(os.listdir(tmp_path / "job" / "shared")) == 1
 
-    def test_shared_state_stays_where_another_driver_may_have_gone_on_from_it(
-        self, faults: Faults
-    ) -> None:
-        """The checkpoint was there, though the store says otherwise, and has been cleaned up since."""
+    def test_shared_state_stays_if_another_driver_may_have_resumed(self, faults: Faults) -> None:
+        """The checkpoint existed, though the store reports otherwise, and has been cleaned up since."""
         access = job_in(faults.directory)
         location = access.initialize_location_for_checkpoint(1)
         handle = shared_in(location)
@@ -210,7 +208,7 @@ class TestLayout:
         location.dispose_on_failure()
         assert read(handle) == bytes(100_000)
 
-    def test_shared_state_goes_with_a_checkpoint_that_was_surely_not_published(
+    def test_shared_state_of_a_checkpoint_surely_unpublished_is_deleted(
         self, faults: Faults
     ) -> None:
         location = job_in(faults.directory).initialize_location_for_checkpoint(1)
@@ -234,14 +232,14 @@ class TestLayout:
     @pytest.mark.parametrize(
         "job_id", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä", "x" * 129, "a%2Fb", "a\0"]
     )
-    def test_a_job_id_that_can_not_name_a_directory_is_refused(
+    def test_job_id_unfit_for_a_directory_is_refused(
         self, local_directory: str, job_id: str
     ) -> None:
         with pytest.raises(InvalidRequestError):
             checkpoint_storage(local_directory).create_checkpoint_storage(job_id)
 
     @pytest.mark.parametrize("job_id", ["a", "A-1_b.c", "-", "0", "x" * 128])
-    def test_a_plain_job_id_is_taken(self, local_directory: str, job_id: str) -> None:
+    def test_plain_job_id_is_accepted(self, local_directory: str, job_id: str) -> None:
         assert job_in(local_directory, job_id).completed_checkpoints() == {}
 
     @pytest.mark.parametrize(
@@ -258,23 +256,23 @@ class TestLayout:
 
 
 class TestInterruptedPublishing:
-    """Whoever asked the store doesn't know what comes of it."""
+    """The caller of the store does not know the outcome."""
 
     @pytest.mark.parametrize("savepoint", [False, True])
     @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
-    def test_nothing_is_deleted_of_what_the_store_may_complete_later(
+    def test_files_stay_if_the_store_may_complete_it_later(
         self, faults: Faults, error: BaseException, *, savepoint: bool
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
         faults.before("publish", error)
         with pytest.raises(type(error)), dispose_on_error(location):
             complete_checkpoint(location, metadata)
-        completed = complete_checkpoint(location, metadata)  # the store gets to it
-        (handle,) = load_checkpoint(completed.location).metadata.streams()
+        checkpoint = complete_checkpoint(location, metadata)  # the store completes it
+        (handle,) = load_checkpoint(checkpoint.location).metadata.streams()
         assert read(handle) == bytes(100_000)
 
     @pytest.mark.parametrize("savepoint", [False, True])
-    def test_what_the_store_has_refused_is_deleted(
+    def test_files_of_a_refused_checkpoint_are_deleted(
         self, faults: Faults, *, savepoint: bool
     ) -> None:
         location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
@@ -289,7 +287,7 @@ class TestInterruptedPublishing:
 def pending_in(
     access: CheckpointStorageAccess, faults: Faults, *, savepoint: bool
 ) -> tuple[CheckpointStorageLocation, CheckpointMetadata]:
-    """A checkpoint or savepoint, and all that is to be in it."""
+    """A checkpoint or savepoint, and its files."""
     if savepoint:
         location = access.initialize_location_for_savepoint(1, f"{faults.directory}/savepoints")
     else:
@@ -302,9 +300,7 @@ def pending_in(
 
 
 class TestDiscard:
-    def test_a_checkpoint_of_elsewhere_that_is_linked_here_stays(
-        self, local_directory: str, tmp_path: Path
-    ) -> None:
+    def test_linked_checkpoint_stays(self, local_directory: str, tmp_path: Path) -> None:
         theirs = completed_in(job_in(local_directory))
         trial = job_in(f"{local_directory}/trial")
         (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
@@ -315,52 +311,52 @@ class TestDiscard:
         for stream in load_checkpoint(theirs.location).metadata.streams():
             assert read(stream) == bytes(100_000)
 
-    def test_what_was_copied_to_a_directory_of_another_name_goes_alone(
+    def test_copy_under_another_name_is_deleted_without_its_neighbours(
         self, local_directory: str, tmp_path: Path
     ) -> None:
-        done = completed_in(job_in(local_directory))
+        checkpoint = completed_in(job_in(local_directory))
         (tmp_path / "copied" / "job").mkdir(parents=True)
         (tmp_path / "copied" / "job" / "x").touch()
         shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "copied", dirs_exist_ok=True)
-        shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "alone")
-        for name in ("copied", "alone"):
+        shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "separate")
+        for name in ("copied", "separate"):
             load_checkpoint(resolve_pointer(tmp_path / name)).discard()
         assert [path.name for path in (tmp_path / "copied").iterdir()] == ["job"]
         assert (tmp_path / "copied" / "job" / "x").exists()
-        assert not (tmp_path / "alone").exists()
-        assert load_checkpoint(done.location) == done
+        assert not (tmp_path / "separate").exists()
+        assert load_checkpoint(checkpoint.location) == checkpoint
 
-    def test_the_metadata_goes_first(self, faults: Faults) -> None:
+    def test_metadata_is_deleted_first(self, faults: Faults) -> None:
         access = job_in(faults.directory)
-        done = completed_in(access)
+        checkpoint = completed_in(access)
         faults.before("delete_tree", StorageUnavailableError("out of reach"))
         with pytest.raises(StorageUnavailableError):
-            done.discard()
+            checkpoint.discard()
         assert access.completed_checkpoints() == {}
-        (left,) = done.metadata.streams()
+        (left,) = checkpoint.metadata.streams()
         assert read(left) == bytes(100_000)
-        done.discard()
+        checkpoint.discard()
         with pytest.raises(CheckpointNotFoundError):
             left.open_input_stream()
 
     def test_nothing_goes_while_the_metadata_stays(self, faults: Faults) -> None:
         access = job_in(faults.directory)
-        done = completed_in(access)
+        checkpoint = completed_in(access)
         nth = faults.calls.count("delete") + 1
         faults.before("delete", StorageUnavailableError("out of reach"), nth=nth)
         with pytest.raises(StorageUnavailableError):
-            done.discard()
+            checkpoint.discard()
         assert list(access.completed_checkpoints()) == [1]
-        (left,) = done.metadata.streams()
+        (left,) = checkpoint.metadata.streams()
         assert read(left) == bytes(100_000)
 
-    def test_a_state_file_is_discarded_by_one_call(self, faults: Faults) -> None:
+    def test_state_file_is_discarded_by_one_call(self, faults: Faults) -> None:
         (handle,) = completed_in(job_in(faults.directory)).metadata.streams()
         faults.calls.clear()
         handle.discard_state()
         assert faults.calls == ["delete"]
 
-    def test_a_task_only_writes_its_files(self, faults: Faults) -> None:
+    def test_task_only_writes_its_files(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         location = access.initialize_location_for_checkpoint(1)
         faults.calls.clear()

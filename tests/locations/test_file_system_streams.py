@@ -22,7 +22,7 @@ from holdfast.locations.adapters import (
     FileStateHandle,
     file_system_for,
 )
-from holdfast.locations.handles import checksum_of
+from holdfast.locations.checksums import checksum_of
 from holdfast.testing import Faults
 
 BROKEN = StorageUnavailableError("out of reach")
@@ -60,7 +60,7 @@ class TestThresholds:
             (20, 64, [1], True),
             (20, 20, [19, 1], True),
             (20, 20, [19, 2], False),
-            # As in Flink: a write of a whole buffer goes straight to the file.
+            # As in Flink: a write of a whole buffer bypasses it.
             (20, 20, [20], False),
             (20, 0, [19, 1], True),
             (0, 64, [1], False),
@@ -70,7 +70,7 @@ class TestThresholds:
             (1 << 20, 0, [1 << 20, 1], False),
         ],
     )
-    def test_small_state_travels_in_its_handle_and_larger_is_a_file(
+    def test_small_state_is_in_its_handle_and_larger_in_a_file(
         self,
         memory_directory: str,
         threshold: int,
@@ -86,7 +86,7 @@ class TestThresholds:
         assert isinstance(handle, ByteStreamStateHandle if inline else FileStateHandle)
         assert read(handle) == b"x" * sum(writes)
 
-    def test_the_file_is_begun_when_the_buffer_overflows(self, faults: Faults) -> None:
+    def test_file_is_created_when_the_buffer_overflows(self, faults: Faults) -> None:
         location = location_in(faults.directory)
         faults.calls.clear()
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
@@ -97,7 +97,7 @@ class TestThresholds:
             assert faults.calls == ["create", "write"]
             assert stream.tell() == 65
 
-    def test_flush_begins_no_file_that_the_handle_may_replace(self, faults: Faults) -> None:
+    def test_flush_creates_no_file_for_inline_state(self, faults: Faults) -> None:
         location = location_in(faults.directory, threshold=10)
         for size, begins in ((10, False), (11, True)):
             faults.calls.clear()
@@ -106,7 +106,7 @@ class TestThresholds:
                 stream.flush()
                 assert ("create" in faults.calls) == begins
 
-    def test_flush_to_file_begins_it_however_small_the_state_is(self, faults: Faults) -> None:
+    def test_flush_to_file_creates_a_file_for_any_state(self, faults: Faults) -> None:
         location = location_in(faults.directory)
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
             stream.write(b"1")
@@ -115,7 +115,7 @@ class TestThresholds:
         assert isinstance(handle, FileStateHandle)
         assert read(handle) == b"1"
 
-    def test_sync_reaches_the_file_and_not_what_is_held_back(self, faults: Faults) -> None:
+    def test_sync_reaches_the_file_and_not_the_buffer(self, faults: Faults) -> None:
         location = location_in(faults.directory)
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
             stream.write(bytes(100))
@@ -127,7 +127,7 @@ class TestThresholds:
 
 class TestFailures:
     @pytest.mark.parametrize("call", ["flush", "flush_to_file", "sync"])
-    def test_a_stream_that_fails_to_flush_is_closed_and_leaves_nothing(
+    def test_failed_flush_closes_the_stream_and_leaves_nothing(
         self, faults: Faults, call: str
     ) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -142,9 +142,7 @@ class TestFailures:
         assert files_in(faults) == {}
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_a_failing_call_comes_through_and_leaves_nothing(
-        self, faults: Faults, call: str
-    ) -> None:
+    def test_failing_call_is_raised_and_leaves_nothing(self, faults: Faults, call: str) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         faults.before(call, BROKEN)
         stream.write(b"123")
@@ -156,7 +154,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("when", ["before", "after"])
     @pytest.mark.parametrize("nth", [1, 2])
-    def test_a_failed_write_is_not_followed_by_a_wrong_file(
+    def test_failed_write_is_not_followed_by_a_wrong_file(
         self, faults: Faults, when: str, nth: int
     ) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -176,7 +174,7 @@ class TestFailures:
             assert handle is not None
             assert read(handle) == accepted
 
-    def test_an_unknown_outcome_keeps_what_may_be_there(self, faults: Faults) -> None:
+    def test_unknown_outcome_keeps_the_file(self, faults: Faults) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         faults.after("commit", OutcomeUnknownError("no answer"))
         stream.write(b"1" * 100)
@@ -184,7 +182,7 @@ class TestFailures:
             stream.close_and_get_handle()
         assert list(files_in(faults).values()) == [b"1" * 100]
 
-    def test_close_while_a_file_is_being_begun_leaves_nothing(self, faults: Faults) -> None:
+    def test_close_while_a_file_is_created_leaves_nothing(self, faults: Faults) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         faults.after("create", stream.close)
         with pytest.raises(CheckpointError):
@@ -208,20 +206,20 @@ class TestMetadataCommit:
         with stream:
             return read(stream.close_and_finalize_checkpoint().metadata_handle)
 
-    def test_a_lost_answer_to_our_own_write_is_success(self, faults: Faults) -> None:
+    def test_lost_answer_to_our_own_write_is_success(self, faults: Faults) -> None:
         faults.after("publish", CheckpointConflictError("exists already"))
         assert self.finalize(faults) == b"ours"
         assert files_in(faults) == {"_metadata": b"ours"}
 
     @pytest.mark.parametrize("theirs", [b"", b"our", b"ours and more", b"them"])
-    def test_anybody_elses_bytes_are_a_conflict(self, faults: Faults, theirs: bytes) -> None:
+    def test_bytes_of_another_writer_are_a_conflict(self, faults: Faults, theirs: bytes) -> None:
         self.finalize(faults, theirs)
         with pytest.raises(CheckpointConflictError):
             self.finalize(faults)
         assert files_in(faults) == {"_metadata": theirs}
 
     @pytest.mark.parametrize("disappears", [False, True])
-    def test_not_knowing_whose_it_is_is_an_unknown_outcome(
+    def test_unknown_owner_is_an_unknown_outcome(
         self,
         faults: Faults,
         disappears: bool,  # noqa: FBT001
@@ -232,7 +230,7 @@ class TestMetadataCommit:
         faults.after("publish", CheckpointConflictError("exists already"))
         failure: BaseException | Callable[[], None] = vanish if disappears else BROKEN
         faults.before("open", failure)
-        # What is gone again was somebody else's, or was cleaned up by somebody else.
+        # A file that is gone again was another writer's, or another process has cleaned it up.
         with pytest.raises(CheckpointConflictError if disappears else OutcomeUnknownError):
             self.finalize(faults)
         assert not [call for call in faults.calls if call.startswith("delete")]
@@ -258,7 +256,7 @@ class TestMetadataCommit:
 
 
 class TestAdoption:
-    """A file that is on the disk of the storage already gets a second name there, instead of being written."""
+    """A file on the disk of the storage gets a second name there instead of being copied."""
 
     CONTENT = b"x" * 100
 
@@ -268,14 +266,14 @@ class TestAdoption:
         path.write_bytes(self.CONTENT)
         return path
 
-    def adopted(self, directory: str, file: Path) -> tuple[CheckpointStateOutputStream, bool]:
+    def adopt_file(self, directory: str, file: Path) -> tuple[CheckpointStateOutputStream, bool]:
         stream = location_in(directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         return stream, stream.adopt(str(file), len(self.CONTENT), checksum_of(self.CONTENT))
 
-    def test_a_file_on_the_same_disk_is_linked_and_stays_when_it_is_deleted_elsewhere(
+    def test_file_on_the_same_disk_is_linked_and_outlives_its_source(
         self, tmp_path: Path, file: Path
     ) -> None:
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert is_adopted
         handle = stream.close_and_get_handle()
         assert isinstance(handle, FileStateHandle)
@@ -283,17 +281,15 @@ class TestAdoption:
         file.unlink()
         assert read(handle) == self.CONTENT
 
-    def test_what_is_given_up_leaves_the_other_name_alone(self, tmp_path: Path, file: Path) -> None:
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+    def test_discarded_link_keeps_the_other_name(self, tmp_path: Path, file: Path) -> None:
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert is_adopted
         stream.close()
         assert list((tmp_path / "storage" / "job" / "chk-1").iterdir()) == []
         assert file.read_bytes() == self.CONTENT
 
-    def test_a_name_that_was_deleted_meanwhile_is_no_success(
-        self, tmp_path: Path, file: Path
-    ) -> None:
-        stream, _ = self.adopted(f"file://{tmp_path}/storage", file)
+    def test_deleted_link_is_not_a_success(self, tmp_path: Path, file: Path) -> None:
+        stream, _ = self.adopt_file(f"file://{tmp_path}/storage", file)
         (stored,) = (tmp_path / "storage" / "job" / "chk-1").iterdir()
         stored.unlink()
         with pytest.raises(StorageUnavailableError, match="deleted while it was being written"):
@@ -306,7 +302,7 @@ class TestAdoption:
             (memory_directory, file),
             (f"file://{tmp_path}/storage", tmp_path / "none"),
         ):
-            stream, is_adopted = self.adopted(directory, path)
+            stream, is_adopted = self.adopt_file(directory, path)
             assert not is_adopted
             stream.close()
         location = location_in(f"file://{tmp_path}/more", threshold=200)
@@ -316,14 +312,14 @@ class TestAdoption:
             handle = small.close_and_get_handle()
         assert handle == ByteStreamStateHandle(self.CONTENT)
 
-    def test_a_disk_without_links_is_written_to_instead(
+    def test_disk_without_links_is_written_to_instead(
         self, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fails(*_: object) -> None:
             raise OSError(errno.EXDEV, "another disk")
 
         monkeypatch.setattr(os, "link", fails)
-        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        stream, is_adopted = self.adopt_file(f"file://{tmp_path}/storage", file)
         assert not is_adopted
         stream.write(self.CONTENT)
         handle = stream.close_and_get_handle()

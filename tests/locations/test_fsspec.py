@@ -45,18 +45,19 @@ from holdfast.locations.adapters import (
     FileSystem,
     file_system_for,
 )
-from holdfast.locations.file_systems import fsspec_file_system, milliseconds
-from holdfast.locations.file_systems.fsspec.fsspec_files import FsspecFileSystem
+from holdfast.locations.file_systems import fsspec_file_system
+from holdfast.locations.file_systems.fsspec_file_system import FsspecFileSystem
+from holdfast.locations.file_systems.fsspec_stores import milliseconds
 from holdfast.testing import FileSystemContract, ManualClock
 
 __all__ = ["known_hosts", "module_server", "opened_files", "server", "sftp_directory"]
 
 
 class FsspecContract(FileSystemContract):
-    """What fsspec's stores share with each other only.
+    """Tests that apply only to stores of fsspec.
 
     Attributes:
-        has_files_in_place: Whether a file that is open shows what is written into it.
+        has_files_in_place: Whether written bytes are visible before the file is closed.
     """
 
     has_files_in_place = False
@@ -68,7 +69,7 @@ class FsspecContract(FileSystemContract):
         write(pickle.loads(pickle.dumps(file_system)), f"{directory}/x", b"1")
         assert self.files(directory) == {"x": b"1"}
 
-    def test_a_name_that_is_taken_is_a_conflict_and_kept(
+    def test_existing_name_is_a_conflict_and_kept(
         self, file_system: FileSystem, directory: str
     ) -> None:
         self.put(f"{directory}/x", b"first")
@@ -76,7 +77,7 @@ class FsspecContract(FileSystemContract):
             write(file_system, f"{directory}/x", b"second")
         assert self.files(directory) == {"x": b"first"}
 
-    def test_a_writer_does_not_bring_its_deleted_directory_back(
+    def test_writer_does_not_recreate_its_deleted_directory(
         self, file_system: FileSystem, directory: str
     ) -> None:
         if not self.has_directories:
@@ -108,7 +109,7 @@ class FsspecContract(FileSystemContract):
         assert contents == [b"c" * 1000 * thread for thread in range(8)]
         assert self.files(directory) == {}
 
-    def test_a_write_that_failed_is_never_committed(
+    def test_failed_write_is_never_committed(
         self,
         file_system: FileSystem,
         directory: str,
@@ -126,7 +127,7 @@ class FsspecContract(FileSystemContract):
             stream.commit()
         assert self.files(directory) == {}
 
-    def test_bytes_that_the_store_lost_are_noticed_before_the_file_has_its_name(
+    def test_lost_bytes_are_detected_before_the_rename(
         self,
         file_system: FileSystem,
         directory: str,
@@ -142,9 +143,7 @@ class FsspecContract(FileSystemContract):
             stream.commit()
         assert self.files(directory) == {}
 
-    def test_a_file_that_ends_too_early_is_not_taken_for_whole(
-        self, file_system: FileSystem, directory: str
-    ) -> None:
+    def test_early_end_of_a_file_is_an_error(self, file_system: FileSystem, directory: str) -> None:
         if not self.has_files_in_place:
             return
         self.put(f"{directory}/x", b"123")
@@ -153,7 +152,7 @@ class FsspecContract(FileSystemContract):
             with pytest.raises(StorageUnavailableError, match="ended at byte 2 of 3"):
                 stream.read()
 
-    def test_state_comes_back_as_it_was_stored(self, directory: str) -> None:
+    def test_stored_state_is_read_unchanged(self, directory: str) -> None:
         storage = FileSystemCheckpointStorage(
             directory, inline_threshold=0, write_buffer_bytes=100, single_writer=True
         )
@@ -170,7 +169,7 @@ class FsspecContract(FileSystemContract):
         assert state not in self.files(directory).values()
 
 
-class TestFsspecOfLocalFiles(FsspecContract):
+class TestFsspecLocalFiles(FsspecContract):
     has_files_in_place = True
 
     @pytest.fixture
@@ -188,7 +187,7 @@ class TestFsspecOfLocalFiles(FsspecContract):
         Path(uri.removeprefix("fsspec+file://")).write_bytes(data)
 
 
-class TestFsspecOfMemory(FsspecContract):
+class TestFsspecMemory(FsspecContract):
     @pytest.fixture
     def file_system(self) -> FileSystem:
         return fsspec_file_system("memory")
@@ -213,7 +212,7 @@ class TestFsspecOfMemory(FsspecContract):
         MemoryFileSystem().pipe_file(uri.removeprefix("fsspec+memory://"), data)
 
 
-class TestFsspecOfSftp(FsspecContract):
+class TestFsspecSftp(FsspecContract):
     has_files_in_place = True
 
     @pytest.fixture
@@ -231,7 +230,7 @@ class TestFsspecOfSftp(FsspecContract):
     def put(self, uri: str, data: bytes) -> None:
         self.server.path_of(uri).write_bytes(data)
 
-    def test_one_of_eight_racing_threads_wins_where_the_servers_rename_refuses(
+    def test_one_of_eight_threads_wins_if_the_server_refuses_renames(
         self, file_system: FileSystem, directory: str
     ) -> None:
         start = threading.Barrier(8)
@@ -251,7 +250,7 @@ class TestFsspecOfSftp(FsspecContract):
         assert won.count(True) == 1
         assert self.files(directory) == {"x": b"%d" % won.index(True) * 1000}
 
-    def test_whoever_comes_between_the_look_and_the_rename_is_not_overwritten(
+    def test_writer_between_the_check_and_the_rename_is_kept(
         self, file_system: FileSystem, directory: str
     ) -> None:
         def overtake(call: str) -> None:
@@ -264,7 +263,7 @@ class TestFsspecOfSftp(FsspecContract):
         assert self.files(directory) == {"x": b"first"}
 
 
-class TestFsspecOfObjects(FsspecContract):
+class TestFsspecObjects(FsspecContract):
     has_directories = False
 
     @pytest.fixture
@@ -290,7 +289,7 @@ class TestFsspecOfObjects(FsspecContract):
     def put(self, uri: str, data: bytes) -> None:
         ObjectStore.objects[uri.removeprefix("oci://")] = data
 
-    def test_what_is_given_up_is_not_uploaded_even_by_the_garbage_collector(
+    def test_discarded_file_is_not_uploaded_by_the_garbage_collector(
         self, file_system: FileSystem, directory: str
     ) -> None:
         stream = file_system.create(f"{directory}/x")
@@ -317,21 +316,19 @@ class TestFsspecOfObjects(FsspecContract):
                 entry.uri for entry in file_system.list("oss://bucket/directory")
             }
 
-    def test_a_file_whose_age_nobody_knows_is_new(self, directory: str) -> None:
+    def test_file_of_unknown_age_is_new(self, directory: str) -> None:
         self.put(f"{directory}/x", b"1")
         clock = ManualClock()
         [entry] = FsspecFileSystem("oci", clock=clock).list(directory)
         assert entry.modified_ms == clock.now_ms()
 
 
-def test_abort_does_not_wait_for_a_writer_that_is_stuck(
-    tmp_path: Path, opened_files: list[Any]
-) -> None:
-    stuck, go_on = threading.Event(), threading.Event()
+def test_abort_does_not_wait_for_a_stuck_writer(tmp_path: Path, opened_files: list[Any]) -> None:
+    stuck, may_write = threading.Event(), threading.Event()
 
     def write_slowly(_: bytes) -> None:
         stuck.set()
-        assert go_on.wait(HANGS_S)
+        assert may_write.wait(HANGS_S)
 
     def create() -> FileOutputStream:
         stream = fsspec_file_system("file").create(f"file://{tmp_path}/x")
@@ -345,11 +342,11 @@ def test_abort_does_not_wait_for_a_writer_that_is_stuck(
         assert stuck.wait(HANGS_S)
         stream.abort()
         assert list(tmp_path.iterdir()) == []
-        go_on.set()
+        may_write.set()
         writer.result()
 
 
-def test_a_file_whose_opening_failed_after_its_effect_leaves_nothing(
+def test_open_failing_after_its_effect_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def open_and_fail(_: object, path: str, *__: object, **___: object) -> None:
@@ -376,17 +373,17 @@ def test_a_file_whose_opening_failed_after_its_effect_leaves_nothing(
         "20231114221320.123",
     ],
 )
-def test_a_time_is_understood_in_every_form_that_a_store_gives(moment: object) -> None:
+def test_time_is_read_in_every_form_of_a_store(moment: object) -> None:
     assert milliseconds(moment) == 1_700_000_000_000
 
 
 @pytest.mark.parametrize("moment", [None, "", "yesterday", "99999999999999", b"1"])
-def test_a_time_that_is_none_is_not_guessed(moment: object) -> None:
+def test_invalid_time_is_not_guessed(moment: object) -> None:
     assert milliseconds(moment) is None
 
 
 @of_many_threads
-def test_a_fork_does_not_take_its_parents_file_away(tmp_path: Path) -> None:
+def test_fork_keeps_its_parents_file(tmp_path: Path) -> None:
     uri = f"fsspec+file://{tmp_path}/x"
     stream = file_system_for(uri).create(uri)
     stream.write(b"1")

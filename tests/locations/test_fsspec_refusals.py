@@ -1,4 +1,4 @@
-"""What fsspec's file systems refuse, and that their errors tell no secret."""
+"""Refusals of fsspec's file systems: their errors reveal no secret."""
 
 import errno
 import io
@@ -45,24 +45,24 @@ class TestRefusals:
         source = "import sys, holdfast.locations; print('fsspec' in sys.modules)"
         assert output_of(source) == "False"
 
-    def test_without_fsspec_the_message_says_how_to_install_it(
+    def test_missing_fsspec_is_reported_with_the_command(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "fsspec", None)
         with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[fsspec\]'"):
             file_system_for("nosuch://host/x")
 
-    def test_a_protocol_that_nobody_knows_is_named(self) -> None:
+    def test_unknown_protocol_is_named(self) -> None:
         with pytest.raises(InvalidRequestError, match="fsspec does not support nosuch"):
             file_system_for("nosuch://host/x")
 
-    def test_a_library_that_is_missing_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_library_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         known = {"class": "not_there.FileSystem", "err": 'needs "not_there" to be installed'}
         monkeypatch.setitem(known_implementations, "lacking", known)
         with pytest.raises(InvalidRequestError, match=r'lacking needs a library .*"not_there"'):
             fsspec_file_system("lacking")
 
-    def test_a_store_that_makes_no_directories_is_refused(self) -> None:
+    def test_store_without_directories_is_refused(self) -> None:
         class NoDirectories(ObjectStore):
             protocol = "flat"
 
@@ -70,17 +70,17 @@ class TestRefusals:
         with pytest.raises(InvalidRequestError, match="can't create directories"):
             fsspec_file_system("flat").prepare_directory("flat://bucket/x")
 
-    def test_a_uri_without_a_host_is_refused(self) -> None:
+    def test_uri_without_a_host_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError):
             fsspec_file_system("sftp").prepare_directory("sftp:///x")
 
     @pytest.mark.parametrize("host", ["[::1]", "[::1]:2222", "me@[::1]"])
-    def test_an_ipv6_address_is_refused(self, host: str) -> None:
+    def test_ipv6_address_is_refused(self, host: str) -> None:
         with pytest.raises(InvalidRequestError, match="use a host name"):
             fsspec_file_system("sftp").prepare_directory(f"sftp://{host}/x")
 
     @pytest.mark.parametrize("unwanted", ["password", "key"])
-    def test_who_is_not_let_in_does_not_try_again_and_no_secret_is_told(
+    def test_rejected_login_is_not_retried_and_reveals_no_secret(
         self, server: SftpServer, monkeypatch: pytest.MonkeyPatch, unwanted: str
     ) -> None:
         secret = secrets.token_hex()
@@ -93,16 +93,14 @@ class TestRefusals:
             list(file_system_for(server.uri).list(f"{server.uri}/x"))
         assert_without(secret, caught.value)
 
-    def test_who_has_no_credentials_does_not_try_again(
+    def test_missing_credentials_are_not_retried(
         self, server: SftpServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(conf, "sftp", {"allow_agent": False, "look_for_keys": False})
         with pytest.raises(InvalidRequestError, check=of_kind("refused")):
             list(file_system_for(server.uri).list(f"{server.uri}/x"))
 
-    def test_a_server_that_is_not_there_is_unavailable_and_no_secret_is_told(
-        self, server: SftpServer
-    ) -> None:
+    def test_missing_server_is_unavailable_and_reveals_no_secret(self, server: SftpServer) -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             uri = f"sftp://holdfast@127.0.0.1:{listener.getsockname()[1]}/x"
@@ -110,7 +108,7 @@ class TestRefusals:
                 list(fsspec_file_system("sftp").list(uri))
         assert_without(PASSWORD, caught.value)
 
-    def test_a_wrong_setting_is_named_and_no_secret_is_told(
+    def test_wrong_setting_is_named_and_reveals_no_secret(
         self, server: SftpServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(conf, "sftp", {"password": PASSWORD, "no_such_setting": 1})
@@ -119,7 +117,7 @@ class TestRefusals:
         assert "no_such_setting" in str(caught.value.__cause__)
         assert_without(PASSWORD, caught.value)
 
-    def test_what_permissions_forbid_is_refused(
+    def test_operation_without_permission_is_refused(
         self, server: SftpServer, sftp_directory: str
     ) -> None:
         def forbid(call: str) -> None:
@@ -133,8 +131,8 @@ class TestRefusals:
 
 
 def assert_without(secret: str, error: CheckpointError) -> None:
-    told = [str(error), repr(error), *traceback.format_exception(error)]
-    assert secret not in "".join(told)
+    texts = [str(error), repr(error), *traceback.format_exception(error)]
+    assert secret not in "".join(texts)
 
 
 def test_seeking_before_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Renames through fsspec: those that fail, before their effect or after it."""
+"""Renames through fsspec that fail before or after their effect."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +21,7 @@ from holdfast.locations.file_systems import fsspec_file_system
 
 
 class TestRenames:
-    """What each kind of failed rename means, on a store whose renames are its own."""
+    """The outcome of each type of failed rename, on a store with its own renames."""
 
     @pytest.fixture
     def file_system(self) -> FileSystem:
@@ -31,7 +31,7 @@ class TestRenames:
     def renaming(
         self, tmp_path: Path, file_system: FileSystem, monkeypatch: pytest.MonkeyPatch
     ) -> Callable[[Callable[[Path, Path], object]], dict[str, bytes]]:
-        """Commits a file of b"whole" with another rename."""
+        """Commits a file of b"whole" with a given rename."""
 
         def commit(rename: Callable[[Path, Path], object]) -> dict[str, bytes]:
             def mv(_: object, old: str, new: str) -> None:
@@ -46,14 +46,14 @@ class TestRenames:
 
         return commit
 
-    def test_one_that_failed_after_its_effect_is_a_commit(self, renaming: Any) -> None:
+    def test_rename_failing_after_its_effect_is_a_commit(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             old.rename(new)
             raise OSError("lost")
 
         assert renaming(rename) == {"x": b"whole"}
 
-    def test_one_that_failed_before_its_effect_leaves_nothing(self, renaming: Any) -> None:
+    def test_rename_failing_before_its_effect_leaves_nothing(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             raise OSError("lost")
 
@@ -61,7 +61,7 @@ class TestRenames:
             renaming(rename)
         assert self.left == {}
 
-    def test_one_that_is_still_under_way_can_not_happen_after_all(
+    def test_rename_in_progress_can_not_succeed_later(
         self, renaming: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         under_way = []
@@ -85,12 +85,12 @@ class TestRenames:
             renaming(rename)
         assert self.left == {}
 
-    def test_one_that_did_nothing_in_silence_leaves_nothing(self, renaming: Any) -> None:
+    def test_rename_without_an_effect_leaves_nothing(self, renaming: Any) -> None:
         with pytest.raises(StorageUnavailableError, match="did not rename"):
             renaming(lambda old, new: None)
         assert self.left == {}
 
-    def test_one_that_met_the_file_of_somebody_else_is_a_conflict(self, renaming: Any) -> None:
+    def test_rename_onto_the_file_of_another_writer_is_a_conflict(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             new.write_bytes(b"other")
             raise FileExistsError
@@ -100,9 +100,7 @@ class TestRenames:
         assert self.left == {"x": b"other"}
 
     @pytest.mark.parametrize("content", [b"whole", b"other size"])
-    def test_a_copy_that_is_there_after_a_failure_may_be_anybodys(
-        self, renaming: Any, content: bytes
-    ) -> None:
+    def test_copy_after_a_failure_has_an_unknown_owner(self, renaming: Any, content: bytes) -> None:
         def rename(old: Path, new: Path) -> None:
             new.write_bytes(content)
             raise OSError("lost")
@@ -111,16 +109,16 @@ class TestRenames:
             renaming(rename)
         assert self.left == {"x": content}
 
-    def test_a_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
+    def test_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             old.rename(new)
-            new.write_bytes(b"somebody else")
+            new.write_bytes(b"another writer")
 
         with pytest.raises(OutcomeUnknownError):
             renaming(rename)
-        assert self.left == {"x": b"somebody else"}
+        assert self.left == {"x": b"another writer"}
 
-    def test_a_directory_deleted_meanwhile_is_not_found(
+    def test_directory_deleted_during_the_write_is_not_found(
         self, renaming: Any, tmp_path: Path
     ) -> None:
         def rename(old: Path, new: Path) -> None:

@@ -1,4 +1,4 @@
-"""SFTP through fsspec: connections that are lost, and servers that are away or silent."""
+"""SFTP through fsspec: lost connections, and missing or silent servers."""
 
 import errno
 import secrets
@@ -28,7 +28,7 @@ from holdfast.locations.adapters import (
     RetryPolicy,
 )
 from holdfast.locations.file_systems import RetryingFileSystem, fsspec_file_system
-from holdfast.locations.file_systems.fsspec.sftp import Sftp
+from holdfast.locations.file_systems.sftp import Sftp
 from holdfast.testing import ManualClock
 
 __all__ = ["known_hosts", "module_server", "opened_files", "server", "sftp_directory"]
@@ -41,7 +41,7 @@ class TestLostConnections:
 
     @pytest.fixture
     def retrying(self, file_system: FileSystem, server: SftpServer) -> RetryingFileSystem:
-        """Repeats, and starts the server instead of waiting."""
+        """Retries, and starts the server instead of waiting."""
 
         class Starting(ManualClock):
             def sleep(self, seconds: float, /) -> None:
@@ -51,7 +51,7 @@ class TestLostConnections:
 
         return RetryingFileSystem(file_system, RetryPolicy(), clock=Starting())
 
-    def test_a_server_that_was_started_anew_is_connected_to_anew(
+    def test_restarted_server_is_connected_to_again(
         self, retrying: RetryingFileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         write(retrying, f"{sftp_directory}/x", b"1")
@@ -61,14 +61,14 @@ class TestLostConnections:
         assert (entry.uri, entry.size) == (f"{sftp_directory}/x", 1)
         assert (server.logins, retrying.retries) == (2, {"list": 1})
 
-    def test_a_call_is_repeated_until_the_server_is_back(
+    def test_call_is_repeated_until_the_server_is_back(
         self, retrying: RetryingFileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         server.stop()
         retrying.prepare_directory(f"{sftp_directory}/a/b")
         assert server.path_of(f"{sftp_directory}/a/b").is_dir()
 
-    def test_reading_goes_on_where_the_connection_was_lost(
+    def test_read_resumes_after_a_lost_connection(
         self, retrying: RetryingFileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         data = secrets.token_bytes(200_000)
@@ -78,7 +78,7 @@ class TestLostConnections:
             server.stop()
             assert begin + stream.read() == data
 
-    def test_an_answer_that_says_no_leaves_the_connection_as_it_is(
+    def test_refusal_keeps_the_connection(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         def fail(call: str) -> None:
@@ -113,7 +113,7 @@ class TestLostConnections:
         assert not server.path_of(files[1]).exists()
         assert not server.path_of(files[2]).exists()
 
-    def test_a_file_whose_connection_was_lost_leaves_nothing(
+    def test_file_of_a_lost_connection_leaves_nothing(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         writes = []
@@ -132,7 +132,7 @@ class TestLostConnections:
         stream.abort()
         assert contents_below(server.path_of(sftp_directory)) == {}
 
-    def test_a_stream_is_given_up_in_silence_while_the_server_is_away(
+    def test_abort_without_a_server_is_silent(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         stream = file_system.create(f"{sftp_directory}/x")
@@ -144,7 +144,7 @@ class TestLostConnections:
             entry.uri for entry in file_system.list(sftp_directory)
         }
 
-    def test_a_connection_lost_before_the_rename_leaves_nothing(
+    def test_connection_lost_before_the_rename_leaves_nothing(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         def drop(call: str) -> None:
@@ -157,7 +157,7 @@ class TestLostConnections:
             write(file_system, f"{sftp_directory}/x", b"1")
         assert contents_below(server.path_of(sftp_directory)) == {}
 
-    def test_a_rename_whose_answer_was_lost_is_a_commit(
+    def test_rename_with_a_lost_answer_is_a_commit(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         def drop(call: str) -> None:
@@ -168,7 +168,7 @@ class TestLostConnections:
         write(file_system, f"{sftp_directory}/x", b"1")
         assert contents_below(server.path_of(sftp_directory)) == {"x": b"1"}
 
-    def test_nobody_knows_the_outcome_of_a_rename_before_which_the_server_went_away(
+    def test_rename_after_the_server_vanished_is_unknown(
         self,
         file_system: FileSystem,
         server: SftpServer,
@@ -183,7 +183,7 @@ class TestLostConnections:
         with pytest.raises(OutcomeUnknownError):
             write(file_system, f"{sftp_directory}/x", b"1")
 
-    def test_nobody_knows_the_outcome_of_a_rename_after_which_the_server_went_away(
+    def test_rename_before_the_server_vanished_is_unknown(
         self,
         file_system: FileSystem,
         server: SftpServer,
@@ -201,7 +201,7 @@ class TestLostConnections:
             write(file_system, f"{sftp_directory}/x", b"1")
         assert contents_below(server.path_of(sftp_directory)) == {"x": b"1"}
 
-    def test_a_server_that_says_nothing_is_not_waited_for_forever(
+    def test_silent_server_is_not_waited_for_forever(
         self, file_system: FileSystem, sftp_directory: str
     ) -> None:
         list(file_system.list(sftp_directory))
@@ -216,7 +216,7 @@ class TestLostConnections:
         sock = connection.client.get_transport().sock
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
-    def test_what_timed_out_is_not_used_again(
+    def test_connection_is_not_reused_after_a_timeout(
         self,
         file_system: FileSystem,
         server: SftpServer,

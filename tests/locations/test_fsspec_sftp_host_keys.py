@@ -1,4 +1,4 @@
-"""SFTP through fsspec: which servers get the password."""
+"""SFTP through fsspec: host keys."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ __all__ = ["known_hosts", "module_server", "server"]
 
 
 class TestHostKeys:
-    """Who gets the password."""
+    """The servers that get the password."""
 
     @staticmethod
     def look(server: SftpServer) -> None:
         list(fsspec_file_system("sftp").list(f"{server.uri}/x"))
 
-    def test_a_known_server_gets_it_once(self, server: SftpServer) -> None:
+    def test_known_server_gets_the_password_once(self, server: SftpServer) -> None:
         self.look(server)
         self.look(server)
         assert server.passwords == [PASSWORD]
@@ -33,10 +33,10 @@ class TestHostKeys:
         assert server.logins == 1
 
     @pytest.mark.parametrize("has_file", [True, False])
-    def test_an_unknown_one_does_not(
+    def test_unknown_server_gets_no_password(
         self, server: SftpServer, known_hosts: Path, *, has_file: bool
     ) -> None:
-        known_hosts.write_text("# nobody")
+        known_hosts.write_text("# no one")
         if not has_file:
             known_hosts.unlink()
         with pytest.raises(InvalidRequestError, match=f"`ssh -p {server.port} 127.0.0.1`"):
@@ -63,13 +63,13 @@ class TestHostKeys:
         self.look(server)
         assert server.passwords == [PASSWORD]
 
-    def test_one_whose_key_has_changed_does_not(self, server: SftpServer) -> None:
+    def test_server_with_a_changed_key_gets_no_password(self, server: SftpServer) -> None:
         server.change_key()
         with pytest.raises(InvalidRequestError, match="differs from the one in known_hosts"):
             self.look(server)
         assert server.passwords == []
 
-    def test_one_whose_key_changes_later_does_not_get_it_again(self, server: SftpServer) -> None:
+    def test_server_gets_no_password_after_its_key_changed(self, server: SftpServer) -> None:
         self.look(server)
         server.change_key()
         with pytest.raises(StorageUnavailableError):  # the old connection
@@ -90,22 +90,20 @@ class TestHostKeys:
         self.look(server)
         assert server.logins == 1
 
-    def test_a_policy_of_ones_own_is_asked_about_known_servers_too(
-        self, server: SftpServer
-    ) -> None:
+    def test_own_policy_also_decides_about_known_servers(self, server: SftpServer) -> None:
         conf["sftp"]["host_key_policy"] = paramiko.RejectPolicy
         with pytest.raises(StorageUnavailableError):
             self.look(server)
         assert server.passwords == []
 
-    def test_a_policy_that_does_not_exist_is_named(self, server: SftpServer) -> None:
+    def test_unknown_policy_is_named(self, server: SftpServer) -> None:
         conf["sftp"]["host_key_policy"] = "ask"
         with pytest.raises(InvalidRequestError, match=r"host_key_policy .* got 'ask'"):
             self.look(server)
         assert server.passwords == []
 
     @pytest.mark.parametrize("is_known", [True, False])
-    def test_fsspecs_reject_is_what_happens_anyway(
+    def test_policy_reject_is_the_default(
         self, server: SftpServer, known_hosts: Path, *, is_known: bool
     ) -> None:
         conf["sftp"]["host_key_policy"] = "reject"

@@ -1,4 +1,4 @@
-"""A disk that is really full: a tmpfs of one MiB, in a mount namespace of its own."""
+"""A disk that is really full: a tmpfs of one MiB, in its own mount namespace."""
 
 import shutil
 import subprocess
@@ -65,7 +65,7 @@ with open(f"{sys.argv[1]}/ballast", "wb", buffering=0) as ballast:
     except OSError:
         pass
 try:
-    take(3, 0 + 4096 * 3)  # inline, so that it is the metadata that finds no room
+    take(3, 0 + 4096 * 3)  # inline, so that the metadata has no space
 except StorageFullError:
     pass
 else:
@@ -85,7 +85,7 @@ print("all of it")
 
 
 @pytest.mark.exhaustive
-def test_a_full_disk_fails_a_checkpoint_and_harms_no_other(tmp_path: Path) -> None:
+def test_full_disk_fails_a_checkpoint_and_harms_no_other(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "script.py").write_text(SCRIPT)
     mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/disk"
@@ -94,7 +94,7 @@ def test_a_full_disk_fails_a_checkpoint_and_harms_no_other(tmp_path: Path) -> No
     probe = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     filled = subprocess.run([*probe, mount], capture_output=True, text=True, check=False)
     if filled.returncode != 0:
-        pytest.skip(f"this machine lets nobody mount a disk of his own: {filled.stderr.strip()}")
+        pytest.skip(f"this machine does not let users mount a disk: {filled.stderr.strip()}")
     command = f"{mount} && exec {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
     ran = subprocess.run(
         [*probe, command], capture_output=True, text=True, timeout=HANGS_S, check=False

@@ -1,4 +1,4 @@
-"""The HDFS adapter without an HDFS: its errors, its settings, its client."""
+"""The HDFS adapter without a cluster: its errors, settings and clients."""
 
 import builtins
 import gc
@@ -21,8 +21,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations.adapters import RetryPolicy
-from holdfast.locations.file_systems import HdfsFileSystem
-from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_errors
+from holdfast.locations.file_systems import HdfsFileSystem, hdfs_client
 
 URI = "hdfs://cluster/dir/x"
 
@@ -32,13 +31,13 @@ HDFS = "org.apache.hadoop.hdfs"
 
 
 def answer(java_class: str, message: str = "why", *, kind: str = "RPCError") -> RuntimeError:
-    """What hdfs-native 0.14 raises for an exception of the NameNode."""
+    """The error that hdfs-native 0.14 raises for an exception of the NameNode."""
     return RuntimeError(f'{kind}("{java_class}", "{message}\\n\\tat org.apache.Some.java(1)\\n")')
 
 
 @pytest.fixture(autouse=True)
-def clients() -> Iterator[None]:
-    """None that other tests have made, and none for them."""
+def without_clients() -> Iterator[None]:
+    """Drop the clients of other tests before, and those of this test after it."""
     forget_clients()
     yield
     forget_clients()
@@ -50,7 +49,7 @@ def forget_clients() -> None:
 
 
 class FakeClient:
-    """What the adapter asks of hdfs-native's client; all writes fail or end as told."""
+    """The part of hdfs-native's client that the adapter uses; all writes end as configured."""
 
     def __init__(self, url: str | None, config: dict[str, str], events: list[str]) -> None:
         self.url = url
@@ -86,21 +85,21 @@ class FakeClient:
 
 @pytest.fixture
 def events() -> list[str]:
-    """What happened to files, in order."""
+    """The calls that changed files, in order."""
     return []
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> list[FakeClient]:
+def fake_clients(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> list[FakeClient]:
     """The clients that the adapter makes."""
-    made: list[FakeClient] = []
+    clients: list[FakeClient] = []
 
     def make(url: str | None, config: dict[str, str]) -> FakeClient:
-        made.append(FakeClient(url, config, events))
-        return made[-1]
+        clients.append(FakeClient(url, config, events))
+        return clients[-1]
 
     monkeypatch.setattr(hdfs_native, "Client", make)
-    return made
+    return clients
 
 
 class TestErrors:
@@ -113,11 +112,9 @@ class TestErrors:
             RuntimeError('SASLError("no ticket")'),
         ],
     )
-    def test_who_may_not_do_something_is_told_apart_from_who_asks_wrongly(
-        self, error: Exception
-    ) -> None:
-        assert hdfs_errors.error_for(error, "hdfs://host/x").kind == "refused"
-        assert hdfs_errors.error_for(ValueError("invalid path"), "hdfs://host/x").kind == ""
+    def test_missing_permission_differs_from_a_wrong_argument(self, error: Exception) -> None:
+        assert hdfs_client.error_for(error, "hdfs://host/x").kind == "refused"
+        assert hdfs_client.error_for(ValueError("invalid path"), "hdfs://host/x").kind == ""
 
     @pytest.mark.parametrize(
         ("error", "kind"),
@@ -172,18 +169,16 @@ class TestErrors:
         ],
         ids=lambda value: repr(value)[-120:] if isinstance(value, Exception) else value.__name__,
     )
-    def test_each_means_one_thing_that_the_caller_can_do(
-        self, error: Exception, kind: type[CheckpointError]
-    ) -> None:
-        ours = hdfs_errors.error_for(error, URI)
+    def test_each_error_has_one_class(self, error: Exception, kind: type[CheckpointError]) -> None:
+        ours = hdfs_client.error_for(error, URI)
         assert type(ours) is kind
         assert ours.location == URI
 
-    def test_the_message_has_the_class_and_the_reason_without_the_stack_trace(self) -> None:
+    def test_message_has_the_class_and_the_reason_without_the_stack_trace(self) -> None:
         error = answer(
             f"{HDFS}.server.namenode.SafeModeException", 'Cannot create \\"/dir/x\\". It is on.'
         )
-        assert str(hdfs_errors.error_for(error, URI)) == (
+        assert str(hdfs_client.error_for(error, URI)) == (
             'HDFS failed (SafeModeException: Cannot create "/dir/x". It is on.): '
             f"location='{URI}'"
         )
@@ -197,8 +192,8 @@ class TestErrors:
         ],
         ids=["answer", "other", "cut answer"],
     )
-    def test_a_long_text_is_cut(self, error: Exception) -> None:
-        text = str(hdfs_errors.error_for(error, URI))
+    def test_long_text_is_cut(self, error: Exception) -> None:
+        text = str(hdfs_client.error_for(error, URI))
         assert "long long" in text
         assert len(text) < 400
 
@@ -213,19 +208,19 @@ class TestErrors:
             (None, ""),
         ],
     )
-    def test_the_class_that_the_name_node_named_is_found(
+    def test_java_class_of_the_name_node_is_found(
         self, error: Exception | None, java_class: str
     ) -> None:
-        assert hdfs_errors.java_class(error) == java_class
+        assert hdfs_client.java_class(error) == java_class
 
     def test_ours_come_through_and_others_are_chained(self) -> None:
         ours = StorageFullError("full")
-        with pytest.raises(StorageFullError) as caught, hdfs_errors.map_errors(URI):
+        with pytest.raises(StorageFullError) as caught, hdfs_client.map_errors(URI):
             raise ours
         assert caught.value is ours
         theirs = OSError("gone")
         with pytest.raises(StorageUnavailableError, match="gone") as chained:
-            with hdfs_errors.map_errors(URI):
+            with hdfs_client.map_errors(URI):
                 raise theirs
         assert chained.value.__cause__ is theirs
 
@@ -250,12 +245,12 @@ class TestRename:
         ],
         ids=["taken", "directory", "safe mode", "standby", "lost", "garbled"],
     )
-    def test_it_is_unknown_only_if_nobody_has_answered(
-        self, error: Exception, kind: type[CheckpointError], made: list[FakeClient]
+    def test_rename_is_unknown_only_without_an_answer(
+        self, error: Exception, kind: type[CheckpointError], fake_clients: list[FakeClient]
     ) -> None:
         file_system = HdfsFileSystem(retries=ONCE)
         list(file_system.list("hdfs://cluster/dir"))
-        [client] = made
+        [client] = fake_clients
         client.error_of_rename = error
         with pytest.raises(kind) as caught:
             file_system.publish(URI, b"1")
@@ -264,28 +259,32 @@ class TestRename:
 
 
 class TestClients:
-    def test_options_reach_it(self, made: list[FakeClient]) -> None:
+    def test_options_reach_the_client(self, fake_clients: list[FakeClient]) -> None:
         options = {"dfs.client.socket-timeout": "1234", "hadoop.security.authentication": "simple"}
         file_system = HdfsFileSystem(options)
         list(file_system.list("hdfs://cluster/dir"))
         file_system.create(URI).abort()
-        assert len(made) == 2  # one for calls, one for streams
-        for client in made:
+        assert len(fake_clients) == 2  # one for calls, one for streams
+        for client in fake_clients:
             assert client.url == "hdfs://cluster"
             assert client.config.items() >= options.items()
 
-    def test_there_is_one_for_each_cluster_and_options(self, made: list[FakeClient]) -> None:
+    def test_each_cluster_and_options_have_one_client(self, fake_clients: list[FakeClient]) -> None:
         for options in ({}, {"a": "1"}, {"a": "1"}, {"a": "2"}):
             for uri in ("hdfs://one/dir", "hdfs://one/other", "hdfs://two:8020/", "viewfs://one/"):
                 list(HdfsFileSystem(options).list(uri))
-        known = [(client.url, client.config.get("a")) for client in made]
+        known = [(client.url, client.config.get("a")) for client in fake_clients]
         assert len(known) == len(set(known)) == 9
 
-    def test_without_an_authority_it_is_the_default_one(self, made: list[FakeClient]) -> None:
+    def test_client_without_an_authority_is_of_the_default_cluster(
+        self, fake_clients: list[FakeClient]
+    ) -> None:
         list(HdfsFileSystem().list("hdfs:///dir"))
-        assert [client.url for client in made] == [None]
+        assert [client.url for client in fake_clients] == [None]
 
-    def test_what_it_refuses_is_a_wrong_setting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_refused_by_hdfs_native_are_invalid(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refuse(url: str | None, config: dict[str, str]) -> None:
             raise ValueError("No NameNode hosts found")
 
@@ -294,7 +293,7 @@ class TestClients:
             list(HdfsFileSystem().list("hdfs://cluster/dir"))
         assert caught.value.location == "hdfs://cluster/dir"
 
-    def test_without_the_package_it_says_what_to_install(
+    def test_missing_package_is_reported_with_the_command(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         real = builtins.__import__
@@ -315,9 +314,7 @@ class TestClients:
             with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[hdfs\]'"):
                 attempt()
 
-    def test_a_process_that_was_forked_after_its_use_is_refused(
-        self, made: list[FakeClient]
-    ) -> None:
+    def test_process_forked_after_its_use_is_refused(self, fake_clients: list[FakeClient]) -> None:
         list(HdfsFileSystem().list("hdfs://cluster/dir"))
         child = os.fork()
         if not child:
@@ -330,14 +327,14 @@ class TestClients:
                 os._exit(0 if refused else 1)
         assert os.waitpid(child, 0) == (child, 0)
         list(HdfsFileSystem().list("hdfs://cluster/dir"))
-        assert len(made) == 1
+        assert len(fake_clients) == 1
 
 
 class TestStreams:
-    def test_one_that_is_collected_as_garbage_is_deleted_before_anything_closes_it(
-        self, made: list[FakeClient], events: list[str]
+    def test_garbage_collected_file_is_deleted_before_it_is_closed(
+        self, fake_clients: list[FakeClient], events: list[str]
     ) -> None:
-        """Closing makes a file whole, unless there is none any more."""
+        """Closing completes a file, unless it no longer exists."""
         stream = HdfsFileSystem(retries=ONCE).create(URI)
         stream.write(b"1")
         stream.sync()
@@ -346,8 +343,8 @@ class TestStreams:
         assert events[:3] == ["write 1", "hsync", "delete /dir/x"]
         assert events[3:] in ([], ["close"])
 
-    def test_one_is_on_disks_before_it_is_closed_and_not_deleted(
-        self, made: list[FakeClient], events: list[str]
+    def test_file_is_synced_before_it_is_closed(
+        self, fake_clients: list[FakeClient], events: list[str]
     ) -> None:
         stream = HdfsFileSystem(retries=ONCE).create(URI)
         stream.write(b"1")
@@ -357,14 +354,14 @@ class TestStreams:
         gc.collect()
         assert events == ["write 1", "hsync", "close"]
 
-    def test_one_that_could_not_be_begun_deletes_nothing(
-        self, made: list[FakeClient], events: list[str]
+    def test_failed_creation_deletes_nothing(
+        self, fake_clients: list[FakeClient], events: list[str]
     ) -> None:
-        """What stands there is somebody else's."""
+        """The existing file is another writer's."""
         file_system = HdfsFileSystem(retries=ONCE)
         file_system.create(URI).abort()
         events.clear()
-        for client in made:
+        for client in fake_clients:
             client.error = FileExistsError("/dir/x")
         with pytest.raises(CheckpointConflictError):
             file_system.create(URI)

@@ -1,4 +1,4 @@
-"""What there is to see of jobs from outside."""
+"""The history of jobs, as other programs see it."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from holdfast.locations.coordination import SweepReport
 
 
 def add_savepoint(storage: FileSystemCheckpointStorage, job_id: str, directory: Path) -> Path:
-    """A savepoint of a job; returns its directory."""
+    """Write a savepoint of a job; returns its directory."""
     access = storage.create_checkpoint_storage(job_id)
     location = access.initialize_location_for_savepoint(7, f"file://{directory}")
     metadata = checkpoint_metadata(
@@ -22,7 +22,7 @@ def add_savepoint(storage: FileSystemCheckpointStorage, job_id: str, directory: 
     return Path(location.external_pointer.removeprefix("file://"))
 
 
-def test_gaps_lie_between_retained_checkpoints_readable_or_not(tmp_path: Path) -> None:
+def test_gaps_are_between_retained_checkpoints_readable_or_not(tmp_path: Path) -> None:
     write_checkpoints(tmp_path, [4, 5, 8, 11])
     (tmp_path / "job" / "chk-8" / "_metadata").write_bytes(b"no metadata")
     (tmp_path / "job" / "chk-2").mkdir()
@@ -45,7 +45,7 @@ def test_unreadable_metadata_stops_the_sweep_and_nothing_else(tmp_path: Path) ->
     assert len(whole.checkpoints) == 1
 
 
-def test_what_a_sweep_would_delete_is_told_and_stays(tmp_path: Path) -> None:
+def test_leftovers_are_reported_and_stay(tmp_path: Path) -> None:
     write_checkpoints(tmp_path, [1, 2])
     orphan = tmp_path / "job" / "chk-1" / ("0" * 32)
     orphan.write_bytes(b"12345")
@@ -56,17 +56,17 @@ def test_what_a_sweep_would_delete_is_told_and_stays(tmp_path: Path) -> None:
     assert orphan.exists()
 
 
-@pytest.mark.parametrize("is_beside_jobs", [True, False])
-def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_beside_jobs: bool) -> None:
+@pytest.mark.parametrize("is_next_to_jobs", [True, False])
+def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_next_to_jobs: bool) -> None:
     checkpoints = tmp_path / "checkpoints"
-    savepoints = checkpoints if is_beside_jobs else tmp_path / "savepoints"
+    savepoints = checkpoints if is_next_to_jobs else tmp_path / "savepoints"
     savepoints.mkdir()
     storage = write_checkpoints(checkpoints, [1])
     add_savepoint(storage, "job", savepoints)
     add_savepoint(storage, "gone", savepoints)
     damaged = add_savepoint(storage, "gone", savepoints)
     (damaged / "_metadata").write_bytes(b"no metadata")
-    (savepoints / f"savepoint-job-{'0' * 12}").mkdir()  # one that was never finished
+    (savepoints / f"savepoint-job-{'0' * 12}").mkdir()  # an unfinished one
     gone, job = job_histories(checkpoints, savepoint_directory=savepoints)
     assert (gone.job_id, job.job_id) == ("gone", "job")
     assert [len(entry.savepoints) for entry in (gone, job)] == [1, 1]
@@ -75,7 +75,7 @@ def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_beside_jobs:
     assert job.unreadable_savepoints == ()
 
 
-def test_what_is_no_job_is_passed_over_and_not_touched(tmp_path: Path) -> None:
+def test_directory_of_no_job_is_skipped_and_kept(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     before = (tmp_path / "offsets").stat().st_mtime_ns
     assert job_histories(tmp_path) == []

@@ -1,11 +1,11 @@
-"""Drivers that begin, commit, fail, die and come back, in any order: nothing that counts is lost.
+"""Drivers that begin, commit, fail, die and come back, in any order: no needed file is lost.
 
 Each driver does what a coordinator does, with the public calls of `holdfast.locations`. The store
-is `memory://` behind faults, with a clock that the machine moves. The rules of the game:
+is `memory://` with faults, and a clock that the machine moves. The rules of the game:
 
-- Time passes only while nobody writes: the grace period is longer than any checkpoint takes.
+- Time passes only while no driver writes: the grace period is longer than any checkpoint takes.
 - A sweep without a grace period comes only then, too.
-- What a driver's cleaner has not deleted when its process dies stays, or some of it.
+- Files that a driver's cleaner has not deleted when its process dies stay, or some of them.
 """
 
 import sys
@@ -68,10 +68,10 @@ from holdfast.testing import (
 
 GRACE = 3600.0
 
-Happening = Literal["nothing", "driver", "claim", "sweep", "clean", "commit"]
-"""What comes in between the steps of something else."""
+Event = Literal["nothing", "driver", "claim", "sweep", "clean", "commit"]
+"""A change by others between the steps of a commit or a sweep."""
 
-happenings = st.sampled_from(["nothing", "driver", "claim", "sweep", "clean", "commit"])
+events = st.sampled_from(["nothing", "driver", "claim", "sweep", "clean", "commit"])
 Moment = Literal["before", "after"]
 moments = st.sampled_from(["before", "after"])
 Fault = Literal["none", "before", "lost", "repeated"]
@@ -80,27 +80,27 @@ scope_lists = st.sampled_from(
     [tuple(CheckpointedStateScope), (CheckpointedStateScope.SHARED,), (EXCLUSIVE,), ()]
 )
 reuses = st.sampled_from([9, 1, 0])
-"""How many shared files of the checkpoint before are taken over, at most."""
+"""Maximum number of shared files to take over from the previous checkpoint."""
 
 
 class QueueingCleaner(CheckpointsCleaner):
-    """Keeps what is to be deleted until the machine says that a thread has got to it."""
+    """Queues deletions until the machine runs them, as a thread would some time later."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.close()  # no threads: what is run is run at once
+        self.close()  # no threads: deletions run at once
         self.queue: list[tuple[Callable[[], object], str]] = []
 
-    def run(self, delete: Callable[[], object], what: str) -> None:
-        self.queue.append((delete, what))
+    def run(self, delete: Callable[[], object], name: str) -> None:
+        self.queue.append((delete, name))
 
     def work(self, count: int | None = None) -> None:
-        """Do the first of them, or all."""
+        """Run the first ones, or all."""
         for _ in range(len(self.queue) if count is None else min(count, len(self.queue))):
             super().run(*self.queue.pop(0))
 
     def cut_short(self, done: Sequence[bool]) -> None:
-        """The process dies; of the deletions that its threads had in hand, some were done."""
+        """End the process; some of its queued deletions were done."""
         queue, self.queue = self.queue, []
         for (delete, _), is_done in zip(queue, done, strict=False):
             if is_done:
@@ -112,10 +112,10 @@ class Pending:
     checkpoint_id: int
     location: CheckpointStorageLocation
     base: str
-    """Token of the checkpoint that it goes on from."""
+    """Token of the checkpoint that it resumes from."""
     streams: list[FileStateHandle] = field(default_factory=list)
     written: list[FileStateHandle] = field(default_factory=list)
-    """The streams that were written for this checkpoint."""
+    """The streams written for this checkpoint."""
 
 
 @dataclass(eq=False)
@@ -145,21 +145,21 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.faults = self.block.enter_context(faulty_file_system(root))
         self.drivers: list[Driver] = []
         self.owner: Driver | None = None
-        """Who claimed the job last; it counts although it may be dead."""
+        """The driver that claimed the job last; it counts although it may be dead."""
         self.contents: dict[str, bytes] = {}
-        """What was written, by URI."""
+        """The written bytes, by URI."""
         self.succeeded: dict[int, str] = {}
-        """Token of each checkpoint that somebody goes on from, by id."""
+        """Token of each checkpoint that a driver resumes from, by id."""
         self.head = ""
         """Token of the last of them."""
         self.forks: set[str] = set()
-        """Tokens of late commits of ids that the job has left behind, which nobody took back."""
+        """Tokens of late commits of superseded ids that no driver revoked."""
 
-    # What drivers do
+    # Drivers
 
     def start(self, num_retained: int, survives: Sequence[bool] = ()) -> Driver:
-        # The cleaners of those before have been cut short, each deletion done or not. What one
-        # of them deletes even later is not looked at here: nothing fences it.
+        # The cleaners of earlier drivers have been interrupted, each deletion done or not. Their later
+        # deletions are not tested here: nothing fences them.
         for driver in self.drivers:
             driver.cleaner.cut_short(survives)
         storage = FileSystemCheckpointStorage(self.faults.directory, inline_threshold=0)
@@ -183,7 +183,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         return driver
 
     def check_lineage(self, checkpoints: list[CompletedCheckpoint]) -> None:
-        """A driver that starts goes on from the latest success, or one that nobody knew of."""
+        """Check that a driver that starts resumes from the latest success, or from an unknown one."""
         if not checkpoints:
             assert not self.succeeded, "all checkpoints are gone"
             return
@@ -197,7 +197,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             token = checkpoint.metadata.commit_token
             if self.succeeded.setdefault(checkpoint.checkpoint_id, token) != token:
                 # The driver never learned that it was late, as the answer got lost. It is older
-                # than what the job goes on from.
+                # than the checkpoint that the job resumes from.
                 assert token in self.forks
         for checkpoint in checkpoints:
             self.verify(checkpoint)
@@ -222,7 +222,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         )
 
     def write(self, driver: Driver, scopes: Iterable[CheckpointedStateScope], reused: int) -> None:
-        """Files of its own, and shared ones of the checkpoint before."""
+        """Write new files, and take over shared ones of the previous checkpoint."""
         assert driver.pending
         for scope in scopes:
             data = uuid.uuid4().bytes
@@ -247,35 +247,35 @@ class LifecycleMachine(RuleBasedStateMachine):
         ]
 
     def plan(
-        self, driver: Driver, pending: Pending, fault: Fault, meanwhile: Happening, moment: Moment
+        self, driver: Driver, pending: Pending, fault: Fault, event: Event, moment: Moment
     ) -> None:
-        """What happens around the publishing of its metadata."""
+        """Plan the event and the fault around the publication of its metadata."""
         faults = self.faults
         faults.calls.clear()
 
         def happen() -> None:
-            self.happen(meanwhile, but=driver)
+            self.happen(event, but=driver)
             # As on a store without directories, where a file needs none.
             file_system_for(faults.inner_directory).prepare_directory(
                 pending.location.external_pointer.replace(faults.directory, faults.inner_directory)
             )
 
-        # In the order in which they come: what others do, then the fault.
-        if meanwhile != "nothing":
+        # In their order: the event, then the fault.
+        if event != "nothing":
             plan = faults.before if moment == "before" else faults.after
             plan("publish", happen, nth=1)
         if fault == "before":
             faults.before("publish", StorageUnavailableError("as planned"))
         elif fault == "lost":
             faults.lose_answer("publish")
-        elif fault == "repeated":  # by something in between, whose first attempt took effect
+        elif fault == "repeated":  # by a proxy, whose first attempt took effect
             faults.after("publish", CheckpointConflictError("as planned"))
 
     def commit(
         self,
         driver: Driver,
         fault: Fault = "none",
-        meanwhile: Happening = "nothing",
+        event: Event = "nothing",
         moment: Moment = "before",
     ) -> None:
         pending = driver.pending
@@ -287,14 +287,14 @@ class LifecycleMachine(RuleBasedStateMachine):
         states = {"base": pending.base.encode()}
         metadata = msgspec.structs.replace(metadata, coordinator_states=states)
         was_owner = driver is self.owner
-        self.plan(driver, pending, fault, meanwhile, moment)
+        self.plan(driver, pending, fault, event, moment)
         driver.pending = None
         try:
             completed = complete_checkpoint(pending.location, metadata, driver.ownership)
         except CheckpointConflictError:
             self.after_conflict(driver, pending, token, was_owner=was_owner)
         except CheckpointNotFoundError:
-            # The directory is gone: the job has left this id behind, and cleaned up; or a driver
+            # The directory is gone: the job has passed this id, and cleaned up; or a driver
             # that failed there has removed it, as nothing was in it.
             assert driver is not self.owner or not any(
                 stream.uri.startswith(f"{pending.location.external_pointer}/")
@@ -324,12 +324,12 @@ class LifecycleMachine(RuleBasedStateMachine):
     def after_conflict(
         self, driver: Driver, pending: Pending, token: str, *, was_owner: bool
     ) -> None:
-        """Somebody else owns the job, or has the id; the failed attempt is cleaned up."""
+        """Check the cleanup of an attempt after another driver took the job or the id."""
         stored_token = self.token_of(pending.checkpoint_id)
         assert driver is not self.owner or (stored_token and stored_token != token)
-        if stored_token == token:  # too late, but the job may go on from it
+        if stored_token == token:  # too late, but the job may resume from it
             expected = self.succeeded.get(pending.checkpoint_id, token)
-            assert expected == token, "came back, though left behind"
+            assert expected == token, "came back, though superseded"
         pending.location.dispose_on_failure()
         if stored_token is not None:
             assert self.token_of(pending.checkpoint_id) == stored_token
@@ -337,7 +337,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert "publish" not in self.faults.calls, "it was fenced before it began"
 
     def token_of(self, checkpoint_id: int) -> str | None:
-        """The commit token of the completed checkpoint with that id, or None."""
+        """Return the commit token of the completed checkpoint with that id, or None."""
         assert self.owner
         location = self.owner.access.completed_checkpoints().get(checkpoint_id)
         return load_checkpoint(location).metadata.commit_token if location else None
@@ -355,22 +355,22 @@ class LifecycleMachine(RuleBasedStateMachine):
         if driver.pending is not None:
             self.commit(driver)
 
-    def happen(self, what: Happening, *, but: Driver | None = None) -> None:
-        """What others do meanwhile."""
+    def happen(self, event: Event, *, but: Driver | None = None) -> None:
+        """Let others change the job, except for one driver."""
         directory = self.faults.directory
-        if what == "claim":
+        if event == "claim":
             self.start(2)
-        elif what == "driver":
+        elif event == "driver":
             driver = self.start(1)
             for _ in range(3):
                 self.batch(driver, CheckpointedStateScope, 9)
                 driver.cleaner.work()
-        elif what == "sweep":
+        elif event == "sweep":
             sweep(directory, "job", grace_s=GRACE)
-        elif what == "clean":
+        elif event == "clean":
             for driver in self.drivers:
                 driver.cleaner.work(1)
-        elif what == "commit" and self.owner in self.drivers and self.owner is not but:
+        elif event == "commit" and self.owner in self.drivers and self.owner is not but:
             assert self.owner
             self.batch(self.owner, CheckpointedStateScope, 9)
             self.owner.cleaner.work()
@@ -405,24 +405,22 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.write(self.pending_driver(data), scopes, reused)
 
     @precondition(lambda self: any(driver.pending for driver in self.drivers))
-    @rule(data=st.data(), fault=faulty, meanwhile=happenings, moment=moments)
+    @rule(data=st.data(), fault=faulty, event=events, moment=moments)
     def a_driver_commits(
-        self, data: st.DataObject, fault: Fault, meanwhile: Happening, moment: Moment
+        self, data: st.DataObject, fault: Fault, event: Event, moment: Moment
     ) -> None:
-        self.commit(self.pending_driver(data), fault, meanwhile, moment)
+        self.commit(self.pending_driver(data), fault, event, moment)
 
     @precondition(lambda self: self.owner in self.drivers)
-    @rule(fault=faulty, meanwhile=happenings, moment=moments)
-    def the_owner_runs_a_batch_in_which_much_happens(
-        self, fault: Fault, meanwhile: Happening, moment: Moment
-    ) -> None:
+    @rule(fault=faulty, event=events, moment=moments)
+    def the_owner_runs_an_eventful_batch(self, fault: Fault, event: Event, moment: Moment) -> None:
         owner = self.owner
         assert owner
         if owner.pending is None:
             self.begin(owner)
         self.write(owner, CheckpointedStateScope, 9)
         if owner.pending is not None:
-            self.commit(owner, fault, meanwhile, moment)
+            self.commit(owner, fault, event, moment)
 
     @precondition(lambda self: self.owner in self.drivers)
     @rule(scopes=scope_lists, reused=reuses, count=st.integers(1, 3))
@@ -454,7 +452,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.owner in self.drivers)
     @rule()
     def the_job_ends(self) -> None:
-        """All that it keeps stays."""
+        """The retained checkpoints stay."""
         assert self.owner
         retained = self.owner.store.checkpoints
         self.owner.cleaner.work()
@@ -480,19 +478,19 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not any(driver.pending for driver in self.drivers))
     @rule()
-    def sweep_all_while_nobody_writes(self) -> None:
+    def sweep_all_without_writers(self) -> None:
         sweep(self.faults.directory, "job", grace_s=0)
 
-    @rule(number=st.integers(1, 25), meanwhile=happenings)
-    def sweep_while_others_act(self, number: int, meanwhile: Happening) -> None:
+    @rule(number=st.integers(1, 25), event=events)
+    def sweep_while_others_act(self, number: int, event: Event) -> None:
         if not any(driver.pending for driver in self.drivers):
-            self.clock.advance(2 * GRACE)  # so that all that stands there is old
+            self.clock.advance(2 * GRACE)  # so that all files are old
         self.faults.calls.clear()
-        self.faults.before(ANY_CALL, lambda: self.happen(meanwhile), nth=number)
+        self.faults.before(ANY_CALL, lambda: self.happen(event), nth=number)
         try:
             sweep(self.faults.directory, "job", grace_s=GRACE)
         except CheckpointConflictError:
-            assert meanwhile in ("driver", "claim")
+            assert event in ("driver", "claim")
         finally:
             self.faults.clear()
 
@@ -508,17 +506,17 @@ class LifecycleMachine(RuleBasedStateMachine):
         finally:
             self.faults.clear()
 
-    # What always holds
+    # Invariants
 
     @invariant()
-    def what_the_owner_retains_is_whole(self) -> None:
+    def retained_checkpoints_are_complete(self) -> None:
         if self.owner is None:
             return
         for checkpoint in self.owner.store.checkpoints:
             self.verify(checkpoint)
 
     @invariant()
-    def the_latest_is_the_last_that_succeeded_or_one_that_nobody_knows_of(self) -> None:
+    def latest_is_the_last_success_or_an_unknown_one(self) -> None:
         if self.owner is None or not self.succeeded:
             return
         latest = load_latest_checkpoint(self.owner.access)
@@ -526,7 +524,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert latest.checkpoint_id >= max(self.succeeded)
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
-        """It is found where it was, and every byte is what was written."""
+        """Check that a checkpoint is found in its place, and that every byte is as written."""
         if checkpoint.metadata.commit_token in self.forks - {self.head}:
             return
         loaded = load_checkpoint(checkpoint.location)
@@ -539,7 +537,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from([driver for driver in self.drivers if driver.pending]))
 
     def teardown(self) -> None:
-        """All writers are done: a driver goes on once more, and a sweep leaves what it retains."""
+        """After all writers: a driver resumes once more, and a sweep leaves its retained checkpoints."""
         try:
             if self.owner is not None and sys.exc_info()[0] is None:
                 self.faults.clear()

@@ -26,7 +26,7 @@ from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFi
 from holdfast.testing import ExclusiveFileSystemContract
 from holdfast.testing.exclusive_file_systems import Write, both_writes
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 RACERS = 8
 
@@ -51,7 +51,7 @@ def publish(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
     file_system.publish(uri, data)
 
 
-def publish_beside_others(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
+def publish_next_to_files(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
     create_for_publishing(file_system, f"{uri}-state", data)
     publish(file_system, uri, data)
 
@@ -112,7 +112,7 @@ else:
         for name, mode in (("a", 0o700), ("a/b", 0o700), ("a/b/x", 0o600)):
             assert stat.S_IMODE(path_of(f"{directory}/{name}").stat().st_mode) == mode
 
-    def test_an_executable_file_in_the_way_of_a_directory_is_refused(
+    def test_executable_file_in_the_way_of_a_directory_is_refused(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         self.put(f"{directory}/x", b"#!")
@@ -120,7 +120,7 @@ else:
         with pytest.raises(InvalidRequestError):
             file_system.prepare_directory(f"{directory}/x")
 
-    def test_bulk_delete_goes_on_past_a_failure_and_raises_it(
+    def test_bulk_delete_continues_after_a_failure_and_raises_it(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         file_system.prepare_directory(f"{directory}/inner")
@@ -130,7 +130,7 @@ else:
         assert caught.value.location == f"{directory}/inner"
         assert self.files(directory) == {}
 
-    def test_delete_tree_finishes_though_somebody_else_deletes_too(
+    def test_delete_tree_finishes_despite_concurrent_deletions(
         self, file_system: ExclusiveFileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file_system.prepare_directory(f"{directory}/a/b")
@@ -149,7 +149,7 @@ else:
         file_system.delete_tree(f"{directory}/a")
         assert not path_of(f"{directory}/a").exists()
 
-    def test_delete_tree_says_which_directory_it_can_not_list(
+    def test_delete_tree_names_the_directory_it_can_not_list(
         self, file_system: ExclusiveFileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file_system.prepare_directory(f"{directory}/a/b")
@@ -167,7 +167,7 @@ else:
         assert caught.value.kind == "refused"
 
     @pytest.mark.parametrize("call", ["write", "fsync"])
-    def test_a_file_that_misses_a_piece_is_never_committed(
+    def test_file_without_a_piece_is_never_committed(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -189,18 +189,18 @@ else:
             stream.commit()
         assert self.files(directory) == {}
 
-    def test_the_root_directory_is_listed_with_normal_uris(
+    def test_root_directory_is_listed_with_normal_uris(
         self, file_system: ExclusiveFileSystem
     ) -> None:
         links = {entry.uri for entry in file_system.list("file:///")}
         assert links == {f"file:///{name}" for name in os.listdir("/")}
 
-    def test_a_long_name_is_refused(self, file_system: ExclusiveFileSystem, directory: str) -> None:
+    def test_long_name_is_refused(self, file_system: ExclusiveFileSystem, directory: str) -> None:
         with pytest.raises(InvalidRequestError):
             file_system.publish(f"{directory}/{'x' * 300}", b"1")
 
     @both_writes
-    def test_a_full_disk_leaves_nothing_behind(
+    def test_full_disk_leaves_nothing(
         self, file_system: ExclusiveFileSystem, directory: str, write: Write
     ) -> None:
         with _file_size_limit(64 << 10), pytest.raises(StorageUnavailableError):
@@ -214,13 +214,13 @@ else:
             (create_for_publishing, ["sync file"]),
             (publish, ["sync file", "link", "sync directory"]),
             (
-                # The state files' names first, so that what leads to them is never there alone.
-                publish_beside_others,
+                # The state files' names first, so that metadata never exists without them.
+                publish_next_to_files,
                 ["sync file", "sync file", "sync directory", "link", "sync directory"],
             ),
         ],
     )
-    def test_bytes_are_synced_before_names_and_state_before_what_leads_to_it(
+    def test_bytes_are_synced_before_names_and_state_before_metadata(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -228,7 +228,7 @@ else:
         steps: list[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # Watched, because only a power cut would show it.
+        # The calls are recorded, because only a power failure would show it.
         names: list[str] = []
         fsync, link = os.fsync, os.link
 
@@ -247,14 +247,14 @@ else:
         assert names == steps
 
     @both_writes
-    def test_a_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
+    def test_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
         write: Write,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # Patched, because no unprivileged test can make a disk fail a sync.
+        # Patched, because an unprivileged test can't make a disk fail a sync.
         fsync = os.fsync
 
         def fails_for_directories(descriptor: int) -> None:
@@ -268,7 +268,7 @@ else:
         assert self.files(directory) == {"x": b"1"}
 
     @pytest.mark.parametrize("call", ["prepare_directory", "delete"])
-    def test_a_failed_directory_sync_is_our_error(
+    def test_failed_directory_sync_is_our_error(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -287,7 +287,7 @@ else:
             else:
                 file_system.prepare_directory(f"{directory}/a")
 
-    def test_a_name_that_was_taken_and_freed_while_it_was_claimed_is_a_conflict(
+    def test_name_taken_during_the_publication_is_a_conflict(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -314,7 +314,7 @@ else:
             file_system.publish(f"{directory}/commit", b"2")
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
-    def test_a_killed_publisher_leaves_nothing_under_the_name_or_the_whole_file(
+    def test_killed_publisher_leaves_no_file_or_the_whole_one(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         content = b"whole" * 1000
@@ -333,7 +333,7 @@ else:
             if status == 0:
                 break
             assert status == -signal.SIGKILL
-        # It died before the file had its name, and after, and at last came through.
+        # It died before the file had its name, then after that, and survived in the end.
         assert outcomes[0] is False
         assert outcomes == sorted(outcomes)
         assert outcomes.count(True) >= 3
@@ -367,7 +367,7 @@ os._exit(0)
 
 @contextmanager
 def _file_size_limit(limit: int) -> Iterator[None]:
-    """A disk that is full at that many bytes of a file: the kernel refuses the rest (EFBIG)."""
+    """Limit files to a number of bytes: the kernel refuses the rest (EFBIG)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -389,7 +389,7 @@ def _write_or_abort(file_system: ExclusiveFileSystem, uri: str, data: bytes, wri
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that everybody can reach; pytest's own are for one user alone."""
+    """A directory that every user can read; pytest's own are for one user only."""
     path = Path(tempfile.mkdtemp(dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -397,7 +397,7 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("call", ["initialize", "location", "state", "metadata", "nested"])
-def test_a_directory_without_write_permission_is_refused(open_directory: Path, call: str) -> None:
+def test_directory_without_write_permission_is_refused(open_directory: Path, call: str) -> None:
     job = open_directory / "job"
     for name in ("chk-2", "shared", "_epoch"):
         (job / name).mkdir(parents=True)
@@ -409,7 +409,7 @@ from holdfast.locations import *
 from holdfast.locations.adapters import *
 from holdfast.locations.storages import *
 if os.getuid() == 0:
-    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+    os.setgroups([]); os.setgid({UNPRIVILEGED}); os.setuid({UNPRIVILEGED})
 scope = CheckpointedStateScope.EXCLUSIVE
 directory = sys.argv[1]
 access = checkpoint_storage(directory).create_checkpoint_storage("job")

@@ -30,7 +30,7 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
         job = storage.create_checkpoint_storage("job").directory
         return files_below(uripath.parent(job.uri))
 
-    def test_a_copy_in_this_process_has_the_same_checkpoints(
+    def test_copy_in_this_process_has_the_same_checkpoints(
         self, storage: CheckpointStorage, location: CheckpointStorageLocation
     ) -> None:
         complete_checkpoint(location, metadata_of())
@@ -61,7 +61,7 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
         assert isinstance(handle, ByteStreamStateHandle)
         assert read(handle) == b"1" * 10
 
-    def test_the_limit_is_five_mebibytes_a_state(self) -> None:
+    def test_limit_is_five_mebibytes_a_state(self) -> None:
         storage = MemoryCheckpointStorage().create_checkpoint_storage("job")
         location = storage.initialize_location_for_checkpoint(1)
         for _ in range(2):
@@ -71,12 +71,12 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
                     stream.write(b"1")
 
     @pytest.mark.parametrize("limit", [0, -1])
-    def test_a_limit_that_is_not_positive_is_refused(self, limit: int) -> None:
+    def test_limit_below_one_is_refused(self, limit: int) -> None:
         with pytest.raises(InvalidRequestError):
             MemoryCheckpointStorage(limit)
 
 
-class TestMemoryCheckpointStorageWithDirectory(CheckpointStorageContract):
+class TestPersistentMemoryCheckpointStorage(CheckpointStorageContract):
     @pytest.fixture
     def storage(self, memory_directory: str) -> CheckpointStorage:
         return MemoryCheckpointStorage(directory=memory_directory)
@@ -98,7 +98,7 @@ class TestMemoryCheckpointStorageWithDirectory(CheckpointStorageContract):
         assert {uri.rpartition("/")[2] for uri in self.files(storage)} == {"_metadata"}
         assert done.metadata_bytes > 100_000
 
-    def test_the_limit_holds_here_too(self, memory_directory: str) -> None:
+    def test_limit_applies_to_persistent_metadata(self, memory_directory: str) -> None:
         storage = MemoryCheckpointStorage(10, directory=memory_directory)
         location = storage.create_checkpoint_storage("job").initialize_location_for_savepoint(
             1, memory_directory
@@ -122,7 +122,7 @@ def test_savepoints_go_to_the_default_directory(memory_directory: str) -> None:
 
 
 @pytest.mark.parametrize("directory", ["no/scheme", "file:///"])
-def test_a_directory_that_can_not_be_used_is_refused(directory: str) -> None:
+def test_invalid_directory_is_refused(directory: str) -> None:
     with pytest.raises(InvalidRequestError):
         MemoryCheckpointStorage(directory=directory)
     with pytest.raises(InvalidRequestError):

@@ -1,4 +1,4 @@
-"""Metadata with a right checksum whose numbers can't be: whoever reads it says so, in little memory."""
+"""Metadata with a right checksum and impossible numbers: each reader reports it, in little memory."""
 
 import contextlib
 import io
@@ -43,16 +43,16 @@ from holdfast.locations.storages import resolve_pointer
 from holdfast.spark_progress import SPARK_FILES, SparkFile, SparkFiles
 
 WRONG = (0, -1, 1, 2**31, 2**40, 2**63 - 1, 2**64 - 1)
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 
 USUAL_MEMORY = pa.default_memory_pool()
-ARROWS_MEMORY = pa.proxy_memory_pool(USUAL_MEMORY)  # outlives what is made in it
+ARROWS_MEMORY = pa.proxy_memory_pool(USUAL_MEMORY)  # outlives the files in it
 
 Path_ = tuple[object, ...]
 
 
-def written(directory: Path) -> Path:
-    """A checkpoint with every kind of state and number; returns its `_metadata`."""
+def write_checkpoint(directory: Path) -> Path:
+    """Write a checkpoint with every type of state and number; returns its `_metadata`."""
     checkpoint = Checkpoint(f"file://{directory}")
 
     def stream() -> Any:
@@ -91,12 +91,12 @@ def written(directory: Path) -> Path:
         is_committed=True, settings={}, files=(SparkFile("offsets/0", handles[0].stream),)
     )
     body["coordinator_states"][SPARK_FILES] = msgspec.msgpack.decode(files.encode(pointer))
-    file.write_bytes(encoded(body))
+    file.write_bytes(encode_body(body))
     return file
 
 
 def body_of(file: Path) -> Any:
-    """What a file holds; coordinator states, which are bytes of their own, decoded too."""
+    """The content of a file, with its coordinator states decoded as well."""
     body = msgspec.msgpack.decode(file.read_bytes()[20:-4])
     states = body["coordinator_states"]
     body["coordinator_states"] = {
@@ -105,7 +105,7 @@ def body_of(file: Path) -> Any:
     return body
 
 
-def encoded(body: Any) -> bytes:
+def encode_body(body: Any) -> bytes:
     states = {
         name: msgspec.msgpack.encode(state) for name, state in body["coordinator_states"].items()
     }
@@ -113,7 +113,7 @@ def encoded(body: Any) -> bytes:
 
 
 def numbers_in(value: Any, path: Path_ = ()) -> Iterator[Path_]:
-    """The way to each number, and to each key that is one."""
+    """Yield the path of each number, and of each key that is a number."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if isinstance(key, int):
@@ -126,15 +126,15 @@ def numbers_in(value: Any, path: Path_ = ()) -> Iterator[Path_]:
         yield path
 
 
-def changed(value: Any, path: Path_, number: int) -> Any:
-    """A copy in which that number is another."""
+def replace_number(value: Any, path: Path_, number: int) -> Any:
+    """Return a copy with another number there."""
     if not path:
         return number
     first, *rest = path
     if isinstance(first, tuple):
         return {number if key == first[1] else key: inner for key, inner in value.items()}
     copy: Any = dict(value) if isinstance(value, dict) else list(value)
-    copy[first] = changed(value[first], tuple(rest), number)
+    copy[first] = replace_number(value[first], tuple(rest), number)
     return copy
 
 
@@ -164,7 +164,7 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "find": find_checkpoints,
     "histories": lambda pointer: job_histories(pointer.removesuffix("/job/chk-1")),
-    # Dry, because two subtasks may become one, and what the other had is of no use then.
+    # A dry run, because two subtasks may become one, and the other one's files are orphans then.
     "sweep": lambda pointer: sweep(
         pointer.removesuffix("/job/chk-1"), "job", grace_s=0, dry_run=True
     ),
@@ -177,7 +177,7 @@ READERS: dict[str, Callable[[str], object]] = {
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("numbers"))
+    return write_checkpoint(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +186,8 @@ def body(file: Path) -> Any:
 
 
 def read(file: Path, body: Any) -> list[CheckpointError]:
-    """Read a body in every way; the errors there are."""
-    file.write_bytes(encoded(body))
+    """Read a body with every command; returns the errors."""
+    file.write_bytes(encode_body(body))
     failures = []
     for reader in READERS.values():
         try:
@@ -199,40 +199,40 @@ def read(file: Path, body: Any) -> list[CheckpointError]:
 
 @contextlib.contextmanager
 def little_memory() -> Iterator[None]:
-    """Fail if the block asks for more than the test's own state could take."""
+    """Fail if the block allocates more than the test's own state could need."""
     pa.set_memory_pool(ARROWS_MEMORY)
     tracemalloc.start()
     try:
         yield
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
-        assert (ARROWS_MEMORY.max_memory() or 0) < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
+        assert (ARROWS_MEMORY.max_memory() or 0) < MAX_BYTES
     finally:
         tracemalloc.stop()
         pa.set_memory_pool(USUAL_MEMORY)
 
 
-def test_what_was_written_is_read_in_every_way(file: Path, body: Any) -> None:
+def test_written_checkpoint_is_read_by_every_command(file: Path, body: Any) -> None:
     assert read(file, body) == []
     assert len(list(numbers_in(body))) > 40
 
 
 @settings(max_examples=settings().max_examples // 2)  # each is read in twelve ways
 @given(data=st.data())
-def test_a_number_that_can_not_be_ends_in_an_error_of_ours(
+def test_impossible_number_is_an_error_of_holdfast(
     data: st.DataObject, file: Path, body: Any
 ) -> None:
     paths = list(numbers_in(body))
     for _ in range(data.draw(st.integers(1, 2))):
         path, number = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(WRONG))
-        with contextlib.suppress(KeyError):  # a key that was changed before
-            body = changed(body, path, number)
+        with contextlib.suppress(KeyError):  # a key that was replaced before
+            body = replace_number(body, path, number)
     with little_memory():
         read(file, body)
 
 
-def test_numbers_that_are_too_large_together_are_an_error_of_ours(file: Path, body: Any) -> None:
+def test_numbers_too_large_together_are_an_error_of_holdfast(file: Path, body: Any) -> None:
     path = ("operators", "op", "subtasks", 0, "managed_operator", 0, "states", "s", "count")
-    file.write_bytes(encoded(changed(body, path, 2**63 - 1)))
+    file.write_bytes(encode_body(replace_number(body, path, 2**63 - 1)))
     with pytest.raises(CheckpointCorruptedError, match="add up to more than 64 bits"):
         states(f"file://{file.parent}")
 
@@ -268,10 +268,10 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("path", "number"), IMPOSSIBLE, ids=str)
-def test_the_file_is_named_as_soon_as_it_is_read(
+def test_file_is_named_as_soon_as_it_is_read(
     path: Path_, number: int, file: Path, body: Any
 ) -> None:
-    file.write_bytes(encoded(changed(body, path, number)))
+    file.write_bytes(encode_body(replace_number(body, path, number)))
     with pytest.raises(CheckpointCorruptedError) as caught:
         load_checkpoint(resolve_pointer(f"file://{file.parent}"))
     assert caught.value.location == f"file://{file}"

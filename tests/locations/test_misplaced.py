@@ -1,4 +1,4 @@
-"""A `_metadata` that lies where another checkpoint belongs, as of a backup that was put back wrongly."""
+"""A `_metadata` in the place of another checkpoint, as after a backup was restored to the wrong directory."""
 
 import os
 import shutil
@@ -55,7 +55,7 @@ def with_metadata_of_another_job(directory: Path) -> None:
     shutil.copy(theirs / "_metadata", directory / "job" / "chk-3")
 
 
-def with_a_copy_that_has_a_higher_number(directory: Path) -> None:
+def add_copy_with_a_higher_number(directory: Path) -> None:
     shutil.copytree(directory / "job" / "chk-2", directory / "job" / "chk-9")
 
 
@@ -63,11 +63,11 @@ def with_a_copy_that_has_a_higher_number(directory: Path) -> None:
     params=[
         with_metadata_of_another_checkpoint,
         with_metadata_of_another_job,
-        with_a_copy_that_has_a_higher_number,
+        add_copy_with_a_higher_number,
     ]
 )
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A job whose newest checkpoint is not the one that its directory says."""
+    """A job whose newest checkpoint is not the one that its directory is named after."""
     for checkpoint_id in (2, 3):
         write_checkpoint(tmp_path, checkpoint_id)
     misplace: Callable[[Path], None] = request.param
@@ -91,20 +91,22 @@ def newest(directory: Path) -> str:
     ],
     ids=["latest", "all", "claim", "newest below", "pointer"],
 )
-def test_it_is_no_checkpoint_to_go_on_from(directory: Path, read: Callable[[Path], object]) -> None:
+def test_misplaced_checkpoint_is_not_resumed_from(
+    directory: Path, read: Callable[[Path], object]
+) -> None:
     with pytest.raises(CheckpointCorruptedError, match="metadata is of checkpoint") as caught:
         read(directory)
     assert caught.value.location == f"{newest(directory)}/_metadata"
 
 
-def test_it_stops_the_sweep(directory: Path) -> None:
+def test_misplaced_checkpoint_stops_the_sweep(directory: Path) -> None:
     before = sorted(directory.rglob("*"))
     with pytest.raises(CheckpointCorruptedError, match="metadata is of checkpoint"):
         sweep(directory, "job", grace_s=3600)
     assert sorted(directory.rglob("*")) == before
 
 
-def test_it_is_told_beside_the_others(directory: Path) -> None:
+def test_misplaced_checkpoint_is_listed_with_the_others(directory: Path) -> None:
     failed = {
         checkpoint.pointer
         for checkpoint in find_checkpoints(directory)
@@ -117,7 +119,7 @@ def test_it_is_told_beside_the_others(directory: Path) -> None:
     assert isinstance(history.leftovers, CheckpointCorruptedError)
 
 
-def test_a_job_directory_of_another_name_says_how_it_is_used_again(tmp_path: Path) -> None:
+def test_renamed_job_directory_is_reported_with_the_way_out(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 2)
     (tmp_path / "job").rename(tmp_path / "renamed")
     with pytest.raises(CheckpointCorruptedError, match="move its directory back to job/chk-2"):
@@ -126,7 +128,7 @@ def test_a_job_directory_of_another_name_says_how_it_is_used_again(tmp_path: Pat
     assert load_latest_checkpoint(job_in(tmp_path)) is not None
 
 
-def test_a_checkpoint_directory_may_be_moved_with_all_that_is_in_it(tmp_path: Path) -> None:
+def test_checkpoint_directory_may_be_moved_as_a_whole(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "here", 2)
     (tmp_path / "here").rename(tmp_path / "there")
     latest = load_latest_checkpoint(job_in(tmp_path / "there"))
@@ -134,7 +136,7 @@ def test_a_checkpoint_directory_may_be_moved_with_all_that_is_in_it(tmp_path: Pa
     assert latest.checkpoint_id == 2
 
 
-def test_a_copy_of_another_name_is_used_alone(tmp_path: Path) -> None:
+def test_copy_under_another_name_can_be_used(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 2)
     shutil.copytree(tmp_path / "job" / "chk-2", tmp_path / "kept" / "before the upgrade")
     checkpoint = find_checkpoint(tmp_path / "kept" / "before the upgrade")
@@ -142,7 +144,7 @@ def test_a_copy_of_another_name_is_used_alone(tmp_path: Path) -> None:
     assert copy_checkpoint(checkpoint, tmp_path / "copies").metadata.job_id == "job"
 
 
-def test_a_savepoint_may_have_any_name(tmp_path: Path) -> None:
+def test_savepoint_may_have_any_name(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 2)
     original = find_checkpoint(tmp_path / "job")
     savepoint = copy_checkpoint(original, tmp_path).location.external_pointer
@@ -159,10 +161,10 @@ def test_nothing_is_completed_in_the_place_of_another_checkpoint(tmp_path: Path)
     assert job_in(tmp_path).completed_checkpoints() == {}
 
 
-class TestLinksToNowhere:
+class TestDanglingLinks:
     @pytest.fixture(params=["missing", "itself", "below a file"])
     def directory(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-        """A job whose newest `_metadata` is a link that leads nowhere."""
+        """A job whose newest `_metadata` is a dangling link."""
         for checkpoint_id in (2, 3):
             write_checkpoint(tmp_path, checkpoint_id)
         link = tmp_path / "job" / "chk-3" / "_metadata"
@@ -172,7 +174,7 @@ class TestLinksToNowhere:
         link.symlink_to(targets[request.param])
         return tmp_path
 
-    def test_the_older_checkpoint_is_not_used_instead(self, directory: Path) -> None:
+    def test_older_checkpoint_is_not_used(self, directory: Path) -> None:
         for read in (load_latest_checkpoint, load_checkpoints):
             with pytest.raises(CheckpointCorruptedError, match="link without a target"):
                 read(job_in(directory))
@@ -185,7 +187,7 @@ class TestLinksToNowhere:
             sweep(directory, "job", grace_s=3600)
         assert sorted(directory.rglob("*")) == before
 
-    def test_what_lies_beside_the_link_is_listed(self, directory: Path) -> None:
+    def test_neighbours_of_the_link_are_listed(self, directory: Path) -> None:
         (history,) = job_histories(directory)
         assert [checkpoint.checkpoint_id for checkpoint in history.unreadable] == [3]
         assert [checkpoint.checkpoint_id for checkpoint in history.checkpoints] == [2]

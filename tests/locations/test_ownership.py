@@ -1,4 +1,4 @@
-"""Who owns a job: claims, those that race, and which checkpoints are past."""
+"""The owner of a job: claims, races between them, and superseded checkpoints."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ class TestClaims:
         assert [owner.epoch for owner in owners] == [1, 2, 3, 4]
         assert [owns(owner) for owner in owners] == [False, False, False, True]
 
-    def test_a_fenced_driver_learns_both_numbers(self, memory_directory: str) -> None:
+    def test_fenced_driver_learns_both_numbers(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         older = access.claim_job()
         access.claim_job()
@@ -49,7 +49,7 @@ class TestClaims:
         with pytest.raises(CheckpointConflictError, match="its epoch is 3, this driver's is 1"):
             older.check()
 
-    def test_claims_of_one_job_are_nothing_to_another(self, memory_directory: str) -> None:
+    def test_claims_of_one_job_do_not_affect_another(self, memory_directory: str) -> None:
         owner = job_in(memory_directory).claim_job()
         other = checkpoint_storage(memory_directory).create_checkpoint_storage("other")
         other.initialize_base_locations_for_checkpoint()
@@ -62,9 +62,7 @@ class TestClaims:
             access.claim_job()
             assert claims(memory_directory) == {str(epoch)}
 
-    def test_numbers_go_on_after_older_claims_are_forgotten_in_another_process_too(
-        self, local_directory: str
-    ) -> None:
+    def test_numbers_increase_after_older_claims_were_deleted(self, local_directory: str) -> None:
         access = job_in(local_directory)
         for _ in range(11):  # 10 sorts before 9 as text
             last = access.claim_job()
@@ -72,9 +70,7 @@ class TestClaims:
         assert job_in(local_directory).claim_job().epoch == 12
         assert claims(local_directory) == {"12"}
 
-    def test_what_is_no_number_beside_the_claims_is_ignored_and_left_alone(
-        self, memory_directory: str
-    ) -> None:
+    def test_files_without_a_number_are_ignored_and_kept(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         access.claim_job()
         foreign = ("notes.txt", "-7", "1e9", "²", ".3.tmp")
@@ -85,7 +81,7 @@ class TestClaims:
         assert access.claim_job().epoch == 2
         assert claims(memory_directory) == {"2", *foreign}
 
-    def test_a_claim_is_possible_when_older_ones_cannot_be_forgotten(self, faults: Faults) -> None:
+    def test_claim_succeeds_although_older_ones_can_not_be_deleted(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         access.claim_job()
         faults.before("delete", StorageUnavailableError("as planned"))
@@ -96,7 +92,7 @@ class TestClaims:
         assert claims(faults.inner_directory) == {"3"}
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"epoch": "x"}', b"\xff" * 100])
-    def test_a_damaged_claim_is_named_and_can_be_topped(
+    def test_damaged_claim_is_reported_and_can_be_superseded(
         self, memory_directory: str, damage: bytes
     ) -> None:
         access = job_in(memory_directory)
@@ -108,21 +104,21 @@ class TestClaims:
         assert access.claim_job().epoch == 2
         assert not owns(owner)
 
-    def test_a_driver_whose_job_was_deleted_and_begun_again_is_not_its_owner(
+    def test_driver_of_a_deleted_and_restarted_job_is_not_its_owner(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         old = job_in(local_directory).claim_job()
         shutil.rmtree(tmp_path / "job")
         new = job_in(local_directory).claim_job()
-        os.utime(tmp_path / "job" / "_epoch" / "1", (1, 1))  # files of one millisecond look alike
+        os.utime(
+            tmp_path / "job" / "_epoch" / "1", (1, 1)
+        )  # files of one millisecond have equal times
         assert new.epoch == old.epoch
         new.check()
         with pytest.raises(CheckpointConflictError, match="deleted"):
             old.check()
 
-    def test_a_store_that_fails_fails_the_claim_and_leaves_the_owner_in_place(
-        self, faults: Faults
-    ) -> None:
+    def test_failed_claim_leaves_the_owner(self, faults: Faults) -> None:
         owner = job_in(faults.inner_directory).claim_job()
         faults.before("publish", StorageUnavailableError("as planned"), nth="every")
         access = checkpoint_storage(faults.directory).create_checkpoint_storage("job")
@@ -131,8 +127,8 @@ class TestClaims:
         owner.check()
 
 
-class TestClaimsThatRace:
-    def test_of_eight_threads_one_owns_the_job_in_the_end(self, memory_directory: str) -> None:
+class TestRacingClaims:
+    def test_one_of_eight_threads_owns_the_job(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         start = threading.Barrier(RACERS)
 
@@ -147,7 +143,7 @@ class TestClaimsThatRace:
         assert [owner.epoch for owner in owners if owns(owner)] == epochs[-1:]
         assert str(epochs[-1]) in claims(memory_directory)
 
-    def test_of_eight_processes_one_owns_the_job_in_the_end(self, local_directory: str) -> None:
+    def test_one_of_eight_processes_owns_the_job(self, local_directory: str) -> None:
         job_in(local_directory)
         source = """
 import sys
@@ -170,7 +166,7 @@ else:
         answers = [[line_of(racer) for racer in racers]]
         for _ in range(2):
             for racer in racers:
-                with suppress(BrokenPipeError):  # it failed; what it said comes below
+                with suppress(BrokenPipeError):  # it failed; its output is shown below
                     assert racer.stdin
                     racer.stdin.write("go\n")
                     racer.stdin.flush()
@@ -185,9 +181,7 @@ else:
         assert results.index("owns") == epochs.index(max(epochs))
         assert job_in(local_directory).claim_job().epoch == max(epochs) + 1
 
-    def test_a_claim_is_never_lost_while_another_one_forgets_older_ones(
-        self, faults: Faults
-    ) -> None:
+    def test_claim_is_never_lost_while_older_ones_are_deleted(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         access.claim_job()
         younger: list[JobOwnership] = []
@@ -198,9 +192,7 @@ else:
         assert owns(younger[0])
         assert claims(faults.inner_directory) == {"3"}
 
-    def test_a_claim_that_is_topped_before_it_is_published_tries_again(
-        self, faults: Faults
-    ) -> None:
+    def test_claim_below_a_newer_one_is_tried_again(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         others: list[JobOwnership] = []
         faults.calls.clear()
@@ -212,23 +204,21 @@ else:
         assert owns(owner)
         assert not owns(others[0])
 
-    def test_a_claim_that_meets_one_that_is_forgotten_right_then_tries_again(
-        self, faults: Faults
-    ) -> None:
+    def test_claim_meeting_a_deleted_one_is_tried_again(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         faults.calls.clear()
 
         def be_topped() -> None:
             other.claim_job()
-            faults.before("open", other.claim_job)  # forgets the one that was in the way
+            faults.before("open", other.claim_job)  # deletes the conflicting one
 
         faults.before("publish", be_topped, nth=1)
         owner = access.claim_job()
         owner.check()
         assert owner.epoch == 3
 
-    def test_a_number_that_was_forgotten_makes_nobody_an_owner(self, faults: Faults) -> None:
-        """Another driver took the number that this one is about to, and a third forgot it."""
+    def test_deleted_number_makes_no_driver_an_owner(self, faults: Faults) -> None:
+        """Another driver has taken the number that this one is about to take, and a third one deleted it."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         others: list[JobOwnership] = []
 
@@ -241,7 +231,7 @@ else:
         assert owner.epoch == 3
         assert [owns(candidate) for candidate in (*others, owner)] == [False, False, True]
 
-    def test_a_claim_that_is_topped_without_end_gives_up(self, faults: Faults) -> None:
+    def test_claim_without_a_win_fails(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         other = job_in(faults.inner_directory)
         faults.before("publish", other.claim_job, nth="every")
@@ -256,7 +246,7 @@ else:
         ],
         ids=["the answer was lost", "the store itself repeated it"],
     )
-    def test_a_claim_whose_answer_was_lost_counts_once(
+    def test_claim_with_a_lost_answer_counts_once(
         self, memory_directory: str, lose: Callable[[Faults], None]
     ) -> None:
         policy = RetryPolicy(deadline_s=HANGS_S, first_wait_s=1e-6, max_wait_s=1e-6)
@@ -269,22 +259,22 @@ else:
             owner.check()
 
     @pytest.mark.parametrize("moment", ["before", "after"])
-    def test_a_checkpoint_that_is_completed_while_a_driver_claims_is_known_to_the_claim(
+    def test_claim_knows_a_checkpoint_completed_during_it(
         self, faults: Faults, moment: str
     ) -> None:
-        """The younger driver goes on from it, so nobody may take it back."""
+        """The newer driver resumes from it, so no one may revoke it."""
         access = job_in(faults.directory)
         older = job_in(faults.inner_directory)
         ownership = older.claim_job()
         faults.calls.clear()
 
-        def commit_meanwhile() -> None:
+        def commit_concurrently() -> None:
             try:
                 commit(begin_checkpoint(older, 1), ownership, 1)
             except CheckpointConflictError:
                 assert moment == "after"
 
-        getattr(faults, moment)("publish", commit_meanwhile, nth=1)
+        getattr(faults, moment)("publish", commit_concurrently, nth=1)
         owner = access.claim_job()
         adopted = sorted(access.completed_checkpoints())
         assert adopted == ([1] if moment == "before" else [])
@@ -297,21 +287,23 @@ def line_of(racer: object) -> str:
     return str(stdout.readline()).strip()
 
 
-class TestIsPast:
+class TestSuperseded:
     @pytest.fixture
     def access(self, memory_directory: str) -> CheckpointStorageAccess:
         return job_in(memory_directory)
 
-    def test_a_job_without_checkpoints_is_past_none(self, access: CheckpointStorageAccess) -> None:
+    def test_job_without_checkpoints_supersedes_no_id(
+        self, access: CheckpointStorageAccess
+    ) -> None:
         owner = access.claim_job()
         assert not any(owner.is_superseded(number, "token") for number in range(4))
 
-    def test_an_id_that_the_owner_found_is_not_past(self, access: CheckpointStorageAccess) -> None:
+    def test_id_found_by_the_owner_is_not_superseded(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2, 3)
         owner = access.claim_job()
         assert not any(owner.is_superseded(number, "token") for number in (1, 2, 3))
 
-    def test_an_id_below_one_that_the_owner_found_is_past(
+    def test_id_below_one_found_by_the_owner_is_superseded(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 1, 3)
@@ -324,7 +316,7 @@ class TestIsPast:
             False,
         ]
 
-    def test_an_id_below_one_that_the_owner_made_is_past(
+    def test_id_below_one_made_by_the_owner_is_superseded(
         self, access: CheckpointStorageAccess
     ) -> None:
         owner = access.claim_job()
@@ -336,20 +328,18 @@ class TestIsPast:
             False,
         ]
 
-    def test_an_id_above_the_newest_is_not_past(self, access: CheckpointStorageAccess) -> None:
+    def test_id_above_the_newest_is_not_superseded(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2)
         assert not access.claim_job().is_superseded(3, "token")
 
-    def test_an_id_that_was_cleaned_up_is_past(self, access: CheckpointStorageAccess) -> None:
+    def test_cleaned_up_id_is_superseded(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
         run(access, owner, 1, 2, 3)
         discard(access, 1)
         discard(access, 2)
         assert [owner.is_superseded(number, "token") for number in (1, 2, 3)] == [True, True, False]
 
-    def test_it_goes_by_the_newest_claim_whoever_asks(
-        self, access: CheckpointStorageAccess
-    ) -> None:
+    def test_newest_claim_decides_for_every_driver(self, access: CheckpointStorageAccess) -> None:
         oldest = access.claim_job()
         run(access, access.claim_job(), 1, 2, 3)
         discard(access, 1)
@@ -361,7 +351,7 @@ class TestIsPast:
             False,
         ]
 
-    def test_an_id_stays_past_when_all_that_the_owner_found_was_cleaned_up(
+    def test_id_stays_superseded_after_the_found_ones_were_cleaned_up(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 5)

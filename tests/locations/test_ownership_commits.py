@@ -1,4 +1,4 @@
-"""Who owns a job: commits by drivers that were thought dead."""
+"""The owner of a job: commits by drivers that were thought dead."""
 
 import os
 import uuid
@@ -33,14 +33,14 @@ from holdfast.testing import Faults, metadata_of
 
 
 class TestCommits:
-    def test_the_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
+    def test_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         run(access, access.claim_job(), 1)
         latest = load_latest_checkpoint(access)
         assert latest is not None
         assert latest.checkpoint_id == 1
 
-    def test_a_driver_that_was_fenced_before_writes_nothing(self, faults: Faults) -> None:
+    def test_driver_fenced_before_the_commit_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         older = access.claim_job()
         access.claim_job()
@@ -52,9 +52,7 @@ class TestCommits:
         assert set(faults.calls) == {"list"}
         assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
-    def test_a_driver_that_cannot_see_whether_it_is_fenced_writes_nothing(
-        self, faults: Faults
-    ) -> None:
+    def test_driver_with_an_unknown_claim_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
         location = begin_checkpoint(access, 1)
@@ -63,46 +61,40 @@ class TestCommits:
             complete_checkpoint(location, metadata_of(checkpoint_id=1), owner)
         assert files_in_checkpoint(faults.inner_directory, 1) == set()
 
-    def test_a_late_commit_of_an_id_that_the_job_has_left_behind_is_taken_back(
-        self, faults: Faults
-    ) -> None:
+    def test_late_commit_of_a_superseded_id_is_revoked(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begin_checkpoint(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             owner = other.claim_job()
             run(other, owner, 1, 2, 3)
             discard(other, 1)
-            begin_checkpoint(
-                other, 1
-            )  # as on a store without directories, where nothing is in the way
+            begin_checkpoint(other, 1)  # as on a store without directories
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
         assert METADATA_FILE not in files_in_checkpoint(faults.inner_directory, 1)
 
-    def test_a_late_commit_of_an_id_that_was_found_and_then_cleaned_up_is_taken_back(
-        self, faults: Faults
-    ) -> None:
-        """The owner found another one's checkpoint of that id, so this one is nobody's."""
+    def test_late_commit_of_a_cleaned_up_id_is_revoked(self, faults: Faults) -> None:
+        """The owner found another one's checkpoint of that id, so no driver knows this one."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie, location = access.claim_job(), begin_checkpoint(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, other.claim_job(), 1)
             run(other, other.claim_job(), 2, 3)
             discard(other, 1)
             begin_checkpoint(other, 1)
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
 
     @pytest.mark.parametrize("checkpoints", [(), (1,), (1, 2)])
-    def test_a_late_commit_that_the_job_goes_on_from_is_left(
+    def test_late_commit_the_job_resumes_from_stays(
         self, faults: Faults, checkpoints: tuple[int, ...]
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
@@ -114,22 +106,20 @@ class TestCommits:
             commit(begin_checkpoint(access, checkpoint_id), zombie, checkpoint_id)
         assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
 
-    def test_a_commit_that_a_younger_driver_has_found_is_left(self, faults: Faults) -> None:
+    def test_commit_found_by_a_newer_driver_stays(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             owner = other.claim_job()  # finds checkpoint 1
             run(other, owner, 2, 3)
 
-        faults.after("publish", go_on)
+        faults.after("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begin_checkpoint(access, 1), zombie, 1)
         assert sorted(other.completed_checkpoints()) == [1, 2, 3]
 
-    def test_a_store_that_fails_right_after_the_commit_leaves_its_outcome_unknown(
-        self, faults: Faults
-    ) -> None:
+    def test_store_failing_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         owner = access.claim_job()
         location = begin_checkpoint(access, 1)
@@ -143,10 +133,8 @@ class TestCommits:
         location.dispose_on_failure()
         assert len(files_in_checkpoint(faults.inner_directory, 1)) == 2
 
-    def test_permissions_that_vanish_right_after_the_commit_leave_its_outcome_unknown(
-        self, faults: Faults
-    ) -> None:
-        """It says that nothing was done, and the checkpoint is there."""
+    def test_permission_lost_after_the_commit_leaves_it_unknown(self, faults: Faults) -> None:
+        """The store reports that nothing was done, and the checkpoint exists."""
         access = job_in(faults.directory)
         owner = access.claim_job()
         faults.after("publish", lambda: faults.before("list", InvalidRequestError("as planned")))
@@ -156,62 +144,58 @@ class TestCommits:
 
     @pytest.mark.parametrize("call", ["list", "open", "delete", "delete_tree"])
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_a_store_that_fails_a_fenced_driver_never_says_that_nothing_was_written(
+    def test_fenced_driver_never_reports_a_clean_failure(
         self, faults: Faults, call: str, *, lands: bool
     ) -> None:
-        """Unavailable would mean that it never was there."""
+        """StorageUnavailableError would mean that it never existed."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
         location = begin_checkpoint(access, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, other.claim_job(), 1, 2)
             discard(other, 1)
             begin_checkpoint(other, 1)
-            faults.calls.clear()  # the first of these looks who owns the job, then it looks on
+            faults.calls.clear()  # the first one checks the owner, the others list checkpoints
             plan = faults.after if lands else faults.before
             plan(call, StorageUnavailableError("as planned"), nth=2 if call == "list" else 1)
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises((CheckpointConflictError, OutcomeUnknownError)):
             commit(location, zombie, 1)
 
-    def test_a_fenced_driver_learns_that_although_claims_are_forgotten_meanwhile(
+    def test_driver_is_fenced_although_claims_are_deleted_concurrently(
         self, faults: Faults
     ) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             other.claim_job()
-            faults.before("open", other.claim_job)  # the claim that is about to be read goes
+            faults.before("open", other.claim_job)  # the claim is deleted just before it is read
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begin_checkpoint(access, 1), zombie, 1)
 
-    def test_a_damaged_claim_does_not_hide_from_a_driver_that_it_is_fenced(
-        self, faults: Faults
-    ) -> None:
+    def test_driver_is_fenced_by_a_damaged_claim(self, faults: Faults) -> None:
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
 
-        def go_on() -> None:
+        def take_over() -> None:
             other.claim_job()
             overwrite_claim(faults.inner_directory, 2, b"{")
 
-        faults.before("publish", go_on)
+        faults.before("publish", take_over)
         with pytest.raises(CheckpointError) as caught:
             commit(begin_checkpoint(access, 1), zombie, 1)
         assert isinstance(
             caught.value, CheckpointConflictError | CheckpointCorruptedError | OutcomeUnknownError
         )
-        assert sorted(other.completed_checkpoints()) == [1]  # not known to be past: left
+        assert sorted(other.completed_checkpoints()) == [1]  # not known to be superseded: it stays
 
-    def test_a_driver_that_fails_leaves_the_directory_in_which_another_one_begins(
-        self, local_directory: str
-    ) -> None:
-        """Tasks make no directories: without this one all that they write fails."""
+    def test_failing_driver_leaves_the_directory_of_another_one(self, local_directory: str) -> None:
+        """Tasks make no directories: without this one all their writes fail."""
         access = job_in(local_directory)
         access.claim_job()
         failed = begin_checkpoint(access, 1)
@@ -220,17 +204,17 @@ class TestCommits:
         failed.dispose_on_failure()
         commit(pending, owner, 1)
 
-    def test_the_latest_is_found_while_the_job_goes_on(self, faults: Faults) -> None:
-        """It was listed, then a newer one was completed, and the one that was listed deleted."""
+    def test_latest_is_found_while_the_job_runs(self, faults: Faults) -> None:
+        """A newer one was completed after the listing, and the listed one deleted."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         owner = other.claim_job()
         run(other, owner, 1)
 
-        def go_on() -> None:
+        def take_over() -> None:
             run(other, owner, 2)
             discard(other, 1)
 
-        faults.before("open", go_on)
+        faults.before("open", take_over)
         try:
             latest = load_latest_checkpoint(access)
         except CheckpointNotFoundError:
@@ -240,7 +224,7 @@ class TestCommits:
 
 
 class _Overwriting(LocalFileSystem):
-    """A store that can't tell whether a name is taken."""
+    """A store without exclusive creation."""
 
     def publish(self, uri: str, data: bytes, /) -> None:
         path = "/" + uri.partition("://")[2].lstrip("/")
@@ -250,7 +234,7 @@ class _Overwriting(LocalFileSystem):
         os.replace(temporary, path)
 
 
-def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
+def test_single_writer_claims_and_commits_without_exclusive_creation(
     local_directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.locations import FileSystemCheckpointStorage
@@ -274,7 +258,7 @@ def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
         unregister_file_system("overwriting")
 
 
-def test_late_checkpoint_is_taken_back_where_a_single_writer_was_promised() -> None:
+def test_late_checkpoint_of_a_promised_single_writer_is_revoked() -> None:
     directory = f"fsspec+memory:///{uuid.uuid4().hex}"
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0, single_writer=True)
     access = storage.create_checkpoint_storage("job")

@@ -1,4 +1,4 @@
-"""Things that are done several at a time."""
+"""Actions that run several at a time."""
 
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -18,15 +18,15 @@ def test_results_are_in_order() -> None:
     assert map_in_parallel(lambda number: number * 2, range(20)) == [*range(0, 40, 2)]
 
 
-def test_what_is_being_done_ends_when_something_else_fails() -> None:
+def test_running_actions_end_when_another_one_fails() -> None:
     ended = threading.Event()
-    is_begun = threading.Event()
+    has_started = threading.Event()
 
     def action(number: int) -> None:
         if number == 0:
-            assert is_begun.wait(HANGS_S)
+            assert has_started.wait(HANGS_S)
             raise ValueError("as planned")
-        is_begun.set()
+        has_started.set()
         try:
             while True:
                 raise_if_cancelled()
@@ -40,7 +40,7 @@ def test_what_is_being_done_ends_when_something_else_fails() -> None:
     assert ended.is_set()
 
 
-def test_what_is_done_in_threads_is_done_in_the_context_of_the_caller() -> None:
+def test_actions_run_in_the_context_of_the_caller() -> None:
     before = _here.set("in the test")
     try:
         with ContextPool(1) as pool:
@@ -52,7 +52,7 @@ def test_what_is_done_in_threads_is_done_in_the_context_of_the_caller() -> None:
     assert set(seen) == {"in the test"}
 
 
-def test_results_come_when_they_are_there_and_the_rest_ends_when_nobody_waits_for_it() -> None:
+def test_results_are_yielded_on_completion_and_the_rest_is_cancelled() -> None:
     ended = threading.Event()
     is_done = threading.Event()
 
@@ -74,7 +74,7 @@ def test_results_come_when_they_are_there_and_the_rest_ends_when_nobody_waits_fo
     assert ended.is_set()
 
 
-def test_a_python_that_is_ending_is_told_from_a_bug_of_an_action(
+def test_exiting_python_differs_from_a_bug_of_an_action(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def bug(_: int) -> None:
@@ -91,7 +91,7 @@ def test_a_python_that_is_ending_is_told_from_a_bug_of_an_action(
         map_in_parallel(bug, [0, 1])
 
 
-def test_a_single_item_is_worked_on_by_who_asks() -> None:
+def test_single_item_is_processed_in_the_callers_thread() -> None:
     assert map_in_parallel(lambda _: threading.current_thread(), [0]) == [
         threading.current_thread()
     ]

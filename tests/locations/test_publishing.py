@@ -1,4 +1,4 @@
-"""Stores that can't tell two writers apart are found out, and refused unless there is one writer."""
+"""Stores without exclusive creation: they are detected, and refused unless there is a single writer."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -31,18 +31,18 @@ from holdfast.testing import Faults, faulty_file_system, metadata_of
 
 
 class Overwriting(MemoryFileSystem):
-    """A store that ignores the condition, and replaces what is there without a word."""
+    """A store that ignores the condition and silently replaces the file."""
 
     def publish(self, uri: str, data: bytes, /) -> None:
         self.delete([uri])
         try:
             super().publish(uri, data)
-        except CheckpointConflictError:  # of two that race the other one was just there
+        except CheckpointConflictError:  # the other one of two racing writers was first
             self.publish(uri, data)
 
 
 class OverwritingAtFirst(MemoryFileSystem):
-    """Refuses only once it has noticed; what was there is replaced while writers race."""
+    """A store that refuses with a delay: files are replaced while writers race."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,18 +70,18 @@ class OneWriter:
 
 
 @pytest.fixture
-def behind(memory_directory: str) -> Iterator[Callable[[Callable[[], FileSystem]], str]]:
-    """Registers a store; gives the URI of an empty directory on it."""
+def register(memory_directory: str) -> Iterator[Callable[[Callable[[], FileSystem]], str]]:
+    """A function that registers a store and returns the URI of an empty directory on it."""
     registered: list[str] = []
 
-    def register(factory: Callable[[], FileSystem]) -> str:
+    def register_store(factory: Callable[[], FileSystem]) -> str:
         register_file_system("odd", factory)
         registered.append("odd")
         directory = memory_directory.replace("memory:", "odd:")
         file_system_for(directory).prepare_directory(directory)
         return directory
 
-    yield register
+    yield register_store
     if registered:
         directory = memory_directory.replace("memory:", "odd:")
         file_system_for(directory).delete_tree(directory)
@@ -110,10 +110,10 @@ def commit(access: CheckpointStorageAccess, checkpoint_id: int, token: str) -> N
 
 
 @pytest.mark.parametrize("kind", [Overwriting, OverwritingAtFirst])
-def test_a_store_that_overwrites_is_refused_with_the_way_out(
-    behind: Register, kind: Callable[[], FileSystem]
+def test_overwriting_store_is_refused_with_the_way_out(
+    register: Register, kind: Callable[[], FileSystem]
 ) -> None:
-    directory = behind(kind)
+    directory = register(kind)
     with pytest.raises(InvalidRequestError, check=of_kind("not-exclusive")) as caught:
         job_in(directory).initialize_base_locations_for_checkpoint()
     assert "spark.holdfast.checkpoint.single-writer" in str(caught.value)
@@ -121,17 +121,17 @@ def test_a_store_that_overwrites_is_refused_with_the_way_out(
     assert probes_in(directory) == []
 
 
-def test_a_store_that_was_refused_is_refused_again(behind: Register) -> None:
-    access = job_in(behind(Overwriting))
+def test_refused_store_is_refused_again(register: Register) -> None:
+    access = job_in(register(Overwriting))
     for _ in range(2):
         with pytest.raises(InvalidRequestError):
             access.initialize_base_locations_for_checkpoint()
 
 
-def test_a_store_that_offers_no_exclusive_creation_is_refused_with_the_way_out(
-    behind: Register,
+def test_store_without_exclusive_creation_is_refused_with_the_way_out(
+    register: Register,
 ) -> None:
-    directory = behind(OneWriter)
+    directory = register(OneWriter)
     with pytest.raises(InvalidRequestError, check=of_kind("not-exclusive")):
         job_in(directory).initialize_base_locations_for_checkpoint()
     with pytest.raises(InvalidRequestError, check=of_kind("not-exclusive")):
@@ -142,17 +142,17 @@ def test_a_store_that_offers_no_exclusive_creation_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize("kind", [Overwriting, OneWriter])
-def test_a_declared_single_writer_works_there_and_sees_what_it_has_written(
-    behind: Register, kind: Callable[[], FileSystem]
+def test_declared_single_writer_publishes_and_sees_its_files(
+    register: Register, kind: Callable[[], FileSystem]
 ) -> None:
-    directory = behind(kind)
+    directory = register(kind)
     access = job_in(directory, single_writer=True)
     access.initialize_base_locations_for_checkpoint()
     access.claim_job().check()
     commit(access, 1, "first")
     with pytest.raises(CheckpointConflictError, check=of_kind("exists")):
         commit(access, 1, "second")
-    commit(access, 1, "first")  # its own bytes: an answer that was lost, and asked for again
+    commit(access, 1, "first")  # its own bytes, as after a lost answer
     commit(access, 2, "third")
     latest = load_latest_checkpoint(access)
     assert latest is not None
@@ -160,7 +160,7 @@ def test_a_declared_single_writer_works_there_and_sees_what_it_has_written(
     assert probes_in(directory) == []
 
 
-def test_a_store_that_keeps_writers_apart_is_tried_once_per_directory(faults: Faults) -> None:
+def test_exclusive_store_is_probed_once_per_directory(faults: Faults) -> None:
     access = job_in(faults.directory)
     access.initialize_base_locations_for_checkpoint()
     assert faults.calls.count("publish") > 1
@@ -173,7 +173,7 @@ def test_a_store_that_keeps_writers_apart_is_tried_once_per_directory(faults: Fa
     assert faults.calls.count("publish") > 1
 
 
-def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
+def test_declared_single_writer_is_not_tried(faults: Faults) -> None:
     job_in(faults.directory, single_writer=True).initialize_base_locations_for_checkpoint()
     assert "publish" not in faults.calls
 
@@ -181,7 +181,7 @@ def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
 @pytest.mark.parametrize(
     ("call", "nth"), [("publish", 1), ("publish", 5), ("publish", 8), ("publish", 9), ("open", 1)]
 )
-def test_a_store_that_fails_in_the_middle_is_left_without_probes_and_tried_again(
+def test_store_failing_during_the_probe_is_probed_again(
     memory_directory: str, call: str, nth: int
 ) -> None:
     with faulty_file_system(memory_directory) as faults:
@@ -196,10 +196,10 @@ def test_a_store_that_fails_in_the_middle_is_left_without_probes_and_tried_again
         assert probes_in(faults.inner_directory) == []
 
 
-def test_an_answer_that_was_lost_does_not_make_a_store_look_worse_than_it_is(
+def test_lost_answer_does_not_make_a_store_look_unsafe(
     faults: Faults,
 ) -> None:
-    # The store performed one, and repeated it because its answer got lost: nobody wins.
+    # The store performed one, and repeated it because its answer got lost: no writer wins.
     for nth in range(1, 9):
         faults.after("publish", CheckpointConflictError("as planned"), nth=nth)
     job_in(faults.directory).initialize_base_locations_for_checkpoint()
@@ -208,8 +208,8 @@ def test_an_answer_that_was_lost_does_not_make_a_store_look_worse_than_it_is(
 
 class TestSingleWriters:
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_what_fails_before_it_lands_leaves_nothing(self, faults: Faults, call: str) -> None:
-        register_file_system("plain", lambda: _WithoutPublish(faults))
+    def test_publication_failing_early_leaves_nothing(self, faults: Faults, call: str) -> None:
+        register_file_system("plain", lambda: _PlainFileSystem(faults))
         try:
             directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")
             faults.before(call, InvalidRequestError("as planned"))
@@ -222,8 +222,8 @@ class TestSingleWriters:
         finally:
             unregister_file_system("plain")
 
-    def test_a_lost_answer_is_a_success_or_unknown(self, faults: Faults) -> None:
-        register_file_system("plain", lambda: _WithoutPublish(faults))
+    def test_lost_answer_is_a_success_or_unknown(self, faults: Faults) -> None:
+        register_file_system("plain", lambda: _PlainFileSystem(faults))
         try:
             directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")
             faults.lose_answer("commit")
@@ -241,8 +241,8 @@ class TestSingleWriters:
             unregister_file_system("plain")
 
 
-class _WithoutPublish:
-    """The faulty store, through a scheme of its own, and without exclusive creation."""
+class _PlainFileSystem:
+    """The faulty store, through a separate scheme, and without exclusive creation."""
 
     def __init__(self, faults: Faults) -> None:
         self._inner = file_system_for(faults.directory).inner

@@ -1,4 +1,4 @@
-"""Which file system is behind a URI: schemes, and S3's buckets with settings of their own."""
+"""The file system of a URI: schemes, and S3 buckets with their own settings."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ NEVER = RetryPolicy(deadline_s=0)
 
 
 def settings_for(uri: str) -> S3Settings:
-    """What a URI of S3 is reached by."""
+    """The settings of the file system for a URI of S3."""
     inner = file_system_for(uri).inner
     assert isinstance(inner, S3FileSystem)
     return inner.settings
@@ -77,16 +77,16 @@ BUCKETS = ("one", "two", "one.two")
 
 
 @given(
-    said=st.lists(
+    calls=st.lists(
         st.tuples(st.sampled_from([None, *BUCKETS]), st.sampled_from(["eu", "us", "asia"]))
     )
 )
-def test_a_bucket_is_reached_by_what_was_said_last_for_it_or_else_for_all(
-    said: list[tuple[str | None, str]],
+def test_bucket_uses_its_last_settings_or_else_those_of_all(
+    calls: list[tuple[str | None, str]],
 ) -> None:
     forget()
     known: dict[str | None, str | None] = {None: None}
-    for bucket, region in said:
+    for bucket, region in calls:
         use_s3(S3Settings(region=region), bucket)
         known[bucket] = region
         for name in (*BUCKETS, "another"):
@@ -96,7 +96,7 @@ def test_a_bucket_is_reached_by_what_was_said_last_for_it_or_else_for_all(
 
 
 @pytest.mark.parametrize("bucket", [None, "bucket"])
-def test_saying_the_same_again_keeps_what_is_open(bucket: str | None) -> None:
+def test_same_settings_again_keep_the_file_system(bucket: str | None) -> None:
     use_s3(S3Settings(region="eu"), bucket)
     opened = file_system_for("s3://bucket/x")
     use_s3(S3Settings(region="eu"), bucket)
@@ -107,12 +107,12 @@ def test_saying_the_same_again_keeps_what_is_open(bucket: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "s3://bucket", "bucket/dir"])
-def test_what_is_no_name_of_a_bucket_is_refused(name: str) -> None:
+def test_invalid_bucket_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="bucket must be a bucket name"):
         use_s3(S3Settings(), name)
 
 
-def test_an_adapter_of_ones_own_for_s3_has_all_of_its_buckets() -> None:
+def test_custom_adapter_of_s3_has_all_buckets() -> None:
     use_s3(S3Settings(region="eu"), "before")
     register_file_system("S3", MemoryFileSystem)
     use_s3(S3Settings(region="eu"), "after")
@@ -123,7 +123,7 @@ def test_an_adapter_of_ones_own_for_s3_has_all_of_its_buckets() -> None:
     assert settings_for("s3a://another/x").region == "us"
 
 
-def test_a_scheme_that_is_unregistered_forgets_its_buckets() -> None:
+def test_unregistered_scheme_loses_its_buckets() -> None:
     use_s3(S3Settings(region="eu"), "bucket")
     assert settings_for("s3://bucket/x").region == "eu"
     unregister_file_system("s3")
@@ -159,7 +159,7 @@ def test_retries_are_those_of_calls_and_of_parts(memory_bucket: S3Bucket, *, own
         faults.clear()
 
 
-def test_what_is_said_while_a_file_system_is_made_is_not_forgotten() -> None:
+def test_settings_given_while_a_file_system_is_made_are_kept() -> None:
     def make() -> MemoryFileSystem:
         register_file_system("odd", LocalFileSystem)
         return MemoryFileSystem()
@@ -169,12 +169,12 @@ def test_what_is_said_while_a_file_system_is_made_is_not_forgotten() -> None:
     assert isinstance(file_system_for("odd:///x").inner, LocalFileSystem)
 
 
-def test_other_schemes_have_one_file_system_whatever_their_host() -> None:
+def test_other_schemes_have_one_file_system_for_all_hosts() -> None:
     register_file_system("odd", MemoryFileSystem)
     assert file_system_for("odd://one/x") is file_system_for("odd://two/x")
 
 
-def test_an_unknown_scheme_is_refused_without_naming_anybodys_buckets() -> None:
+def test_unknown_scheme_is_refused_without_names_of_buckets() -> None:
     use_s3(S3Settings(), "my-bucket")
     with pytest.raises(InvalidRequestError, match="no file system for gopher://") as caught:
         file_system_for("gopher://data/x")
@@ -182,7 +182,7 @@ def test_an_unknown_scheme_is_refused_without_naming_anybodys_buckets() -> None:
     assert "my-bucket" not in str(caught.value)
 
 
-def test_no_secret_is_in_what_is_printed_of_a_file_system() -> None:
+def test_printed_file_system_has_no_secret() -> None:
     use_s3(S3Settings(access_key="name", secret_key="the-secret", session_token="the-token"), "one")
     opened = file_system_for("s3://one/x")
     for shown in (repr(opened), repr(opened.inner)):
@@ -191,7 +191,7 @@ def test_no_secret_is_in_what_is_printed_of_a_file_system() -> None:
 
 @of_many_threads
 @pytest.mark.parametrize("module", [registry, memory])
-def test_a_fork_while_another_thread_looks_something_up_does_not_hang(
+def test_fork_while_another_thread_looks_something_up_does_not_hang(
     memory_directory: str, module: ModuleType
 ) -> None:
     with module.LOCK.current:

@@ -1,4 +1,4 @@
-"""What is repeated, how often, and for how long; with a clock that only the test moves."""
+"""Retried calls, their number and their time; with a clock that only the test moves."""
 
 import io
 import logging
@@ -50,7 +50,7 @@ def over(
 
 
 class Failing:
-    """Fails a number of times, then succeeds; each call takes some seconds."""
+    """A call that fails a number of times, then succeeds; each attempt takes some seconds."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class TestPolicy:
             {"max_wait_s": math.nan},
         ],
     )
-    def test_values_that_make_no_sense_are_refused(self, values: dict[str, float]) -> None:
+    def test_invalid_values_are_refused(self, values: dict[str, float]) -> None:
         with pytest.raises(InvalidRequestError, match="deadline_s must be"):
             RetryPolicy(**values)
 
-    def test_a_deadline_of_zero_repeats_nothing(self, passing: ManualClock) -> None:
+    def test_deadline_of_zero_repeats_nothing(self, passing: ManualClock) -> None:
         failing = Failing(passing, 1)
         retrying = over(MemoryFileSystem(), passing, RetryPolicy(deadline_s=0))
         with pytest.raises(StorageUnavailableError):
@@ -99,7 +99,7 @@ class TestPolicy:
 
 
 class TestRepeating:
-    def test_what_succeeds_is_not_repeated(
+    def test_success_is_not_retried(
         self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         assert retrying.retrier.call("list", Failing(passing, 0)) == "done"
@@ -107,7 +107,7 @@ class TestRepeating:
         assert not retrying.retries
 
     @given(failures=st.integers(1, 9), takes_s=st.sampled_from([0, 0.5]))
-    def test_each_wait_lies_below_a_bound_that_doubles(self, failures: int, takes_s: float) -> None:
+    def test_each_wait_is_below_a_doubling_bound(self, failures: int, takes_s: float) -> None:
         passing = ManualClock()
         retrying = over(
             MemoryFileSystem(),
@@ -120,9 +120,7 @@ class TestRepeating:
         bounds = [min(8, 2**number) for number in range(failures)]
         assert all(0 <= wait <= bound for wait, bound in zip(passing.sleeps, bounds, strict=True))
 
-    def test_waits_are_drawn_and_not_all_the_same(
-        self, retrying: RetryingFileSystem, passing: ManualClock
-    ) -> None:
+    def test_waits_are_random(self, retrying: RetryingFileSystem, passing: ManualClock) -> None:
         for _ in range(20):
             retrying.retrier.call("list", Failing(passing, 1))
         assert len(set(passing.sleeps)) > 10
@@ -146,7 +144,7 @@ class TestRepeating:
         if takes_s >= deadline_s:
             assert len(began) == 1
 
-    def test_the_last_error_comes_out_as_it_is(
+    def test_last_error_is_raised_unchanged(
         self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         raised: list[Exception] = []
@@ -173,7 +171,7 @@ class TestRepeating:
             KeyboardInterrupt,
         ],
     )
-    def test_what_repeating_cannot_mend_is_not_repeated(
+    def test_permanent_error_is_not_retried(
         self, retrying: RetryingFileSystem, passing: ManualClock, kind: type[Exception]
     ) -> None:
         failing = Failing(passing, 1, lambda: kind("as planned"))
@@ -181,7 +179,7 @@ class TestRepeating:
             retrying.retrier.call("list", failing)
         assert (failing.calls, passing.sleeps) == (1, [])
 
-    def test_it_stops_at_an_error_that_repeating_cannot_mend(
+    def test_retries_stop_at_a_permanent_error(
         self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         errors: Iterator[Exception] = iter(
@@ -207,7 +205,7 @@ class TestRepeating:
 
 
 class Flaky(MemoryFileSystem):
-    """Fails some calls, and hands out streams and listings that fail half way."""
+    """A store that fails some calls, and returns streams and listings that fail half way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +261,7 @@ class _FlakyStream(io.RawIOBase):
         planned = self._flaky.read_fails_at
         if planned and position <= planned[0] < position + len(buffer):
             planned.pop(0)
-            # Some of the buffer is filled, and the file stands somewhere behind.
+            # Some of the buffer is filled, and the file's position is after it.
             buffer[:1] = b"?"
             self._inner.read(1)
             raise self._flaky.error()
@@ -309,7 +307,7 @@ class TestReading:
         ],
         ids=["unavailable", "input/output", "reset", "timeout"],
     )
-    def test_goes_on_behind_the_last_byte_that_arrived(
+    def test_read_resumes_after_the_last_byte_received(
         self, flaky: Flaky, uri: str, passing: ManualClock, error: Callable[[], Exception]
     ) -> None:
         flaky.error = error
@@ -319,7 +317,7 @@ class TestReading:
         assert flaky.read_fails_at == []
         assert len(passing.sleeps) == 5
 
-    def test_goes_on_when_opening_it_again_fails_too(
+    def test_read_resumes_after_a_failed_reopening(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         flaky.read_fails_at = [200]
@@ -330,7 +328,7 @@ class TestReading:
         assert flaky.opens == 5
         assert retrying.retries == {"open": 4}
 
-    def test_goes_on_although_closing_the_broken_stream_fails(
+    def test_read_resumes_although_the_broken_stream_can_not_be_closed(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         flaky.read_fails_at = [200]
@@ -342,7 +340,7 @@ class TestReading:
         jumps=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 50)), max_size=6),
         fails_at=st.lists(st.integers(0, 511), max_size=4),
     )
-    def test_jumps_anywhere_and_reads_what_is_there(
+    def test_seek_moves_to_any_position(
         self, uri: str, jumps: list[tuple[int, int]], fails_at: list[int]
     ) -> None:
         flaky = Flaky()
@@ -359,10 +357,10 @@ class TestReading:
             assert stream.seek(-9, io.SEEK_CUR) == 500
 
     @pytest.mark.parametrize("call", ["read", "end"])
-    def test_an_interrupt_moves_nothing(
+    def test_interrupt_keeps_the_position(
         self, flaky: Flaky, uri: str, passing: ManualClock, call: str
     ) -> None:
-        """The bytes were read, or the place was looked for, and nobody was told."""
+        """The bytes were read, or the position was found, and the answer was lost."""
         with over(flaky, passing).open(uri) as stream:
             assert stream.read(7) == CONTENT[:7]
             flaky.interrupted = call
@@ -371,7 +369,7 @@ class TestReading:
             assert stream.tell() == 7
             assert stream.read(7) == CONTENT[7:14]
 
-    def test_a_seek_before_the_beginning_moves_nothing(
+    def test_seek_before_the_beginning_keeps_the_position(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         with over(flaky, passing).open(uri) as stream:
@@ -380,7 +378,7 @@ class TestReading:
                 stream.seek(-len(CONTENT) - 1, io.SEEK_END)
             assert stream.read(7) == CONTENT[7:14]
 
-    def test_a_store_that_stays_away_is_unavailable_in_the_end(
+    def test_missing_store_is_unavailable_in_the_end(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         retrying = over(flaky, passing)
@@ -390,14 +388,14 @@ class TestReading:
                 stream.read()
         assert sum(passing.sleeps) < POLICY.deadline_s
 
-    def test_a_missing_file_is_noticed_at_once(
+    def test_missing_file_is_reported_at_once(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         with pytest.raises(CheckpointNotFoundError):
             over(flaky, passing).open(f"{uri}.missing")
         assert (flaky.opens, passing.sleeps) == (1, [])
 
-    def test_a_listing_that_fails_half_way_is_begun_anew(
+    def test_listing_failing_half_way_is_repeated(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         directory = uri.rpartition("/")[0]
@@ -411,7 +409,7 @@ class TestReading:
         assert len(passing.sleeps) == 2
 
 
-def test_an_unknown_outcome_is_not_its_own_cause() -> None:
+def test_unknown_outcome_is_not_its_own_cause() -> None:
     def attempt() -> None:
         raise OutcomeUnknownError("as planned")
 
@@ -425,7 +423,7 @@ class TestPublishing:
     def faults(
         self, memory_directory: str, passing: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[Faults]:
-        """Faults behind retries whose time the test moves."""
+        """A store with faults and retries, whose time the test moves."""
         with faulty_file_system(memory_directory) as faults:
             inner = file_system_for(faults.directory).inner
             retrying = over(cast("MemoryFileSystem", inner), passing)
@@ -441,7 +439,7 @@ class TestPublishing:
         except CheckpointNotFoundError:
             return None
 
-    def test_an_answer_that_was_lost_is_found_to_be_a_success(
+    def test_lost_answer_is_recognised_as_a_success(
         self, faults: Faults, passing: ManualClock
     ) -> None:
         faults.lose_answer("publish")
@@ -450,7 +448,7 @@ class TestPublishing:
         assert faults.calls.count("publish") == 2
         assert len(passing.sleeps) == 1
 
-    def test_a_request_that_was_lost_is_made_again(self, faults: Faults) -> None:
+    def test_lost_request_is_repeated(self, faults: Faults) -> None:
         faults.before("publish", OutcomeUnknownError("as planned"))
         publish(f"{faults.directory}/x", b"mine", single_writer=False)
         assert self.content(faults) == b"mine"
@@ -459,7 +457,7 @@ class TestPublishing:
         self, faults: Faults
     ) -> None:
         def lose_to_another() -> None:
-            publish_behind(faults, b"theirs")
+            publish_with_faults(faults, b"theirs")
             raise OutcomeUnknownError("as planned")
 
         faults.before("publish", lose_to_another)
@@ -477,7 +475,7 @@ class TestPublishing:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_what_may_have_landed_is_never_said_to_have_not(
+    def test_possible_write_is_never_reported_as_failed(
         self, faults: Faults, then: CheckpointError
     ) -> None:
         faults.lose_answer("publish", nth=1)
@@ -487,14 +485,16 @@ class TestPublishing:
             publish(f"{faults.directory}/x", b"mine", single_writer=False)
         assert self.content(faults) == b"mine"
 
-    def test_what_never_landed_is_unavailable(self, faults: Faults, passing: ManualClock) -> None:
+    def test_write_without_an_effect_is_unavailable(
+        self, faults: Faults, passing: ManualClock
+    ) -> None:
         faults.before("publish", StorageUnavailableError("as planned"), nth="every")
         with pytest.raises(StorageUnavailableError):
             publish(f"{faults.directory}/x", b"mine", single_writer=False)
         assert self.content(faults) is None
         assert sum(passing.sleeps) < POLICY.deadline_s
 
-    def test_a_conflict_that_cannot_be_looked_into_leaves_the_outcome_unknown(
+    def test_conflict_with_an_unreadable_file_leaves_the_outcome_unknown(
         self, faults: Faults
     ) -> None:
         faults.lose_answer("publish")
@@ -504,7 +504,7 @@ class TestPublishing:
         assert self.content(faults) == b"mine"
 
 
-def publish_behind(faults: Faults, data: bytes) -> None:
+def publish_with_faults(faults: Faults, data: bytes) -> None:
     stream = file_system_for(faults.inner_directory).create(f"{faults.inner_directory}/x")
     stream.write(data)
     stream.commit()

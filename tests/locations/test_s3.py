@@ -42,8 +42,8 @@ on_moto = pytest.mark.parametrize(
 )
 
 
-class OfBuckets:
-    """What the suites need of a store of objects."""
+class BucketHooks:
+    """Hooks of the suites for a store of objects."""
 
     bucket: S3Bucket
 
@@ -58,7 +58,7 @@ class OfBuckets:
 
 
 @pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
-class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
+class TestS3FileSystem(BucketHooks, ExclusiveFileSystemContract):
     has_directories = False
     state_files = "boto3"
 
@@ -80,16 +80,16 @@ class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
         put_many(self.bucket, [uri.removeprefix(f"s3://{self.bucket.name}/") for uri in uris], data)
 
 
-class TestS3FileSystemByObstore(TestS3FileSystem):
+class TestObstoreS3FileSystem(TestS3FileSystem):
     state_files = "obstore"
 
 
-# What a storage asks of a server the suite above asks too, and on MinIO and versitygw the integration tests
-# run this one as well.
+# The suite above sends all requests of a storage, too. On MinIO and versitygw the integration tests run this one
+# as well.
 @pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
-class TestS3Storage(OfBuckets, CheckpointStorageContract):
+class TestS3Storage(BucketHooks, CheckpointStorageContract):
     @pytest.fixture(autouse=True)
-    def _registered(self, s3_bucket: S3Bucket) -> Iterator[None]:
+    def _use_bucket(self, s3_bucket: S3Bucket) -> Iterator[None]:
         use_s3(settings_of(s3_bucket.server, state_files="boto3"))
         yield
         unregister_file_system("s3")
@@ -104,7 +104,7 @@ class TestS3Storage(OfBuckets, CheckpointStorageContract):
 
 
 @on_each_server
-def test_a_checkpoint_on_s3_is_found_loaded_and_discarded_whole(s3: S3Bucket) -> None:
+def test_checkpoint_on_s3_is_found_loaded_and_discarded_whole(s3: S3Bucket) -> None:
     storage = checkpoint_storage(f"s3://{s3.name}/data")
     access = storage.create_checkpoint_storage("job")
     location = access.initialize_location_for_checkpoint(1)
@@ -152,13 +152,13 @@ def test_use_s3_holds_until_other_settings_are_used(s3: S3Bucket) -> None:
 
 
 @on_each_server
-def test_a_store_that_keeps_writers_apart_is_found_to_do_so(s3: S3Bucket) -> None:
+def test_exclusive_store_passes_the_check(s3: S3Bucket) -> None:
     check_exclusive(f"s3://{s3.name}/data")
     assert s3.keys() == []
 
 
 @on_moto
-def test_a_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", watched.bucket.server.endpoint)
     file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/holdfast")
     with suppress(CheckpointError):  # the role's account may have another view of the buckets
@@ -169,7 +169,7 @@ def test_a_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPat
 
 
 @on_moto
-def test_a_role_that_can_not_be_assumed_is_one_clear_error(
+def test_denied_role_is_one_clear_error(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with http_faults(watched.bucket.server.endpoint) as sts:
@@ -181,7 +181,7 @@ def test_a_role_that_can_not_be_assumed_is_one_clear_error(
         assert watched.bucket.server.secret_key not in str(caught.value)
 
 
-def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_boto3_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "boto3", None)

@@ -1,4 +1,4 @@
-"""What is left in a bucket after failures: no object, and no upload that was never finished."""
+"""A bucket after failures: no object and no unfinished upload is left."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -37,12 +37,12 @@ def access(directory: str) -> CheckpointStorageAccess:
     return access
 
 
-def begun_upload(bucket: S3Bucket, key: str) -> None:
-    """What a killed writer leaves."""
+def start_upload(bucket: S3Bucket, key: str) -> None:
+    """Start an upload, as a killed writer leaves it."""
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
 
 
-def test_a_failed_attempt_leaves_nothing_of_its_own(
+def test_failed_attempt_leaves_no_file(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
 ) -> None:
@@ -55,13 +55,13 @@ def test_a_failed_attempt_leaves_nothing_of_its_own(
         assert isinstance(handle, FileStateHandle)
         names.append(handle.uri.rpartition("/")[2])
     for name in names:
-        begun_upload(s3_bucket, f"data/job/chk-1/{name[:9]}{RANDOM}")
+        start_upload(s3_bucket, f"data/job/chk-1/{name[:9]}{RANDOM}")
     failed.dispose_on_failure()
     assert s3_bucket.keys() == [f"data/job/chk-1/{names[1]}"]
     assert [key for key, _ in s3_bucket.uploads()] == [f"data/job/chk-1/{names[1][:9]}{RANDOM}"]
 
 
-def test_a_discarded_checkpoint_leaves_nothing_below_it(
+def test_discarded_checkpoint_leaves_nothing_below_it(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
 ) -> None:
@@ -72,20 +72,20 @@ def test_a_discarded_checkpoint_leaves_nothing_below_it(
     assert handle is not None
     done = complete_checkpoint(location, metadata_of(handle))
     assert read(handle) == bytes(6 << 20)
-    begun_upload(s3_bucket, f"data/job/chk-1/01234567-{RANDOM}")
-    begun_upload(s3_bucket, f"data/job/chk-10/01234567-{RANDOM}")
+    start_upload(s3_bucket, f"data/job/chk-1/01234567-{RANDOM}")
+    start_upload(s3_bucket, f"data/job/chk-10/01234567-{RANDOM}")
     done.discard()
     assert s3_bucket.keys() == []
     assert [key for key, _ in s3_bucket.uploads()] == [f"data/job/chk-10/01234567-{RANDOM}"]
 
 
-def test_a_sweep_gives_up_what_nobody_will_finish(
+def test_sweep_aborts_abandoned_uploads(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
     directory: str,
 ) -> None:
     if s3_bucket.server.name == "moto":
-        pytest.skip("moto says of every upload that it was begun in 2010")
+        pytest.skip("moto reports 2010 as the start of every upload")
     location = access.initialize_location_for_checkpoint(1)
     complete_checkpoint(location, metadata_of())
     with location.create_checkpoint_state_output_stream(CheckpointedStateScope.SHARED) as stream:
@@ -94,7 +94,7 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
     ours = {f"data/job/chk-2/01234567-{RANDOM}", f"data/job/shared/{RANDOM}"}
     theirs = {"data/job/chk-2/notes", f"data/other/chk-2/01234567-{RANDOM}"}
     for key in ours | theirs:
-        begun_upload(s3_bucket, key)
+        start_upload(s3_bucket, key)
 
     young = sweep(directory, "job")
     assert (young.files, young.uploads, young.within_grace) == ((), (), 3)
@@ -110,11 +110,11 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
     assert {key for key, _ in s3_bucket.uploads()} == theirs
 
 
-def test_the_age_of_an_upload_is_by_the_stores_clock(
+def test_age_of_an_upload_uses_the_clock_of_the_store(
     s3_bucket: S3Bucket,
     directory: str,
 ) -> None:
-    begun_upload(s3_bucket, f"data/job/chk-2/01234567-{RANDOM}")
+    start_upload(s3_bucket, f"data/job/chk-2/01234567-{RANDOM}")
     inner = file_system_for(directory).inner
     (upload,) = inner.list_uploads(f"{directory}/job")  # type: ignore[attr-defined]
     (known,) = s3_bucket.client.list_multipart_uploads(Bucket=s3_bucket.name)["Uploads"]

@@ -1,4 +1,4 @@
-"""Every operation on S3, and everything that can happen to it on the way."""
+"""Every operation on S3 with every fault of its requests."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ from holdfast.errors import InvalidRequestError, OutcomeUnknownError, StorageUna
 from holdfast.testing import s3_operation
 
 BY_OBSTORE = ("small file", "empty file", "read")
-"""What obstore has a part in."""
+"""The operations that obstore takes part in."""
 
 REQUESTS = [(name, asked) for name, done in OPERATIONS.items() for asked in done.asks]
 """Each operation with each of the requests that it needs."""
 
 ON_MOTO = ("reset", "answer lost", "500 after", "409", "403")
-"""Faults after which the server's own answers to what is repeated count."""
+"""Faults after which the server's own answers to repeated requests count."""
 
 
 def by(store: str, name: str, asked: str, fault: str, *, is_exhaustive: bool = False) -> Any:
-    # Over HTTP it costs ten times as much, and asks for nothing else.
+    # Over HTTP it takes ten times as long, with the same requests.
     marks = [pytest.mark.exhaustive] if is_exhaustive else []
     return pytest.param(
         store, name, asked, fault, id=f"{store}-{name}-{asked}-{fault}", marks=marks
@@ -36,11 +36,11 @@ def by(store: str, name: str, asked: str, fault: str, *, is_exhaustive: bool = F
 
 
 def cases(nth: str) -> list[Any]:
-    """What is done, which of its requests fails, and how.
+    """Return the operations, each with a request of it that fails, and the fault.
 
-    In this process that is everything with everything. Over HTTP each request meets each fault, on
-    one of the two servers and either once or each time, so that each two of these four meet. What
-    obstore does meets each fault, in turn in a usual run.
+    In this process these are all combinations. Over HTTP each request meets each fault, on one of the
+    two servers and either once or each time, so that each two of these four meet. Operations of
+    obstore meet each fault, alternately in a usual run.
 
     Args:
         nth: Whether it fails `"once"`, or `"always"`.
@@ -78,7 +78,7 @@ def cases(nth: str) -> list[Any]:
     cases("once"),
     indirect=["store"],
 )
-def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
+def test_single_failure_ends_in_success_or_a_clean_error(
     store: Store, name: str, asked: str, fault: str
 ) -> None:
     done, wrong = OPERATIONS[name], FAULTS[fault]
@@ -104,7 +104,7 @@ def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
     cases("always"),
     indirect=["store"],
 )
-def test_what_never_works_ends_in_a_clean_error(
+def test_permanent_failure_ends_in_a_clean_error(
     store: Store, name: str, asked: str, fault: str
 ) -> None:
     done, wrong = OPERATIONS[name], FAULTS[fault]
@@ -114,12 +114,12 @@ def test_what_never_works_ends_in_a_clean_error(
     wrong.plan(store.faults, s3_operation(asked), "every")
     error = outcome(done, store)
     if asked == "AbortMultipartUpload":
-        assert error is None  # it never raises; what it can't remove is for a sweep
+        assert error is None  # it never raises; a sweep deletes the rest
         assert store.contents() == {}
         return
     if error is None:
         # The answer had no body, or an attempt was performed; `abort` does not wait for parts.
-        # To list uploads is a permission of its own, which nothing else needs.
+        # Listing uploads needs a separate permission, which nothing else needs.
         assert (
             name == "abort"
             or asked == "ListMultipartUploads"

@@ -1,4 +1,4 @@
-"""S3 in this process: to botocore its faults are what they are over HTTP, and what it doesn't know it says."""
+"""S3 in this process: botocore gets the same faults as over HTTP, and an error for unknown operations."""
 
 import os
 from typing import Any
@@ -17,8 +17,8 @@ from holdfast.testing import HttpRequest
 DATA = bytes(range(250)) * 14
 
 
-def what_comes_of(call: Any) -> tuple[str, ...]:
-    """What botocore says: the kind of its error, and of the answer that it is about."""
+def error_of(call: Any) -> tuple[str, ...]:
+    """Return the type of botocore's error, and the answer that it is about."""
     try:
         answer = call()
         body = answer["Body"].read() if "Body" in answer else b""
@@ -30,7 +30,7 @@ def what_comes_of(call: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_the_same_to_botocore_as_over_http(
+def test_fault_is_the_same_to_botocore_as_over_http(
     memory_s3: MemoryS3Server, memory_bucket: S3Bucket, fault: str
 ) -> None:
     bucket = memory_bucket.name
@@ -48,13 +48,13 @@ def test_a_fault_is_the_same_to_botocore_as_over_http(
             outcomes = []
             for name, call in calls.items():
                 FAULTS[fault].plan(faults, lambda _: True, "next")
-                outcomes.append((name, *what_comes_of(call)))
+                outcomes.append((name, *error_of(call)))
                 faults.clear()
-            told = [
+            reports = [
                 (request.method, request.performed, request.status, request.body_bytes)
                 for request in faults.requests
             ]
-            seen.append((outcomes, told, memory_bucket.keys()))
+            seen.append((outcomes, reports, memory_bucket.keys()))
             client.close()
         memory_s3.store.drop_bucket(bucket)
         memory_s3.store.add_bucket(bucket)
@@ -62,7 +62,7 @@ def test_a_fault_is_the_same_to_botocore_as_over_http(
 
 
 @of_many_threads
-def test_a_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None:
+def test_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None:
     file_system = S3FileSystem(settings_of(memory_bucket.server, state_files="boto3"))
     uri = f"s3://{memory_bucket.name}/x"
     assert run_in_fork(lambda: file_system.publish(uri, b"by %d" % os.getpid())) == 0
@@ -71,7 +71,7 @@ def test_a_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None
     assert written != b"by %d" % os.getpid()
 
 
-def test_what_it_does_not_know_is_not_implemented(memory_bucket: S3Bucket) -> None:
+def test_unknown_operation_is_not_implemented(memory_bucket: S3Bucket) -> None:
     with pytest.raises(ClientError) as caught:
         memory_bucket.client.copy_object(
             Bucket=memory_bucket.name, Key="y", CopySource={"Bucket": "b", "Key": "x"}
@@ -92,7 +92,7 @@ def test_what_it_does_not_know_is_not_implemented(memory_bucket: S3Bucket) -> No
         ({"IfMatch": '"other"'}, "PreconditionFailed"),
     ],
 )
-def test_what_is_not_as_the_request_says_is_refused(
+def test_body_contradicting_its_request_is_refused(
     memory_bucket: S3Bucket, sent: dict[str, str], code: str
 ) -> None:
     memory_bucket.put("x", b"before")
@@ -102,7 +102,7 @@ def test_what_is_not_as_the_request_says_is_refused(
     assert memory_bucket.read("x") == b"before"
 
 
-def test_a_finalizer_that_sends_a_request_during_another_one_does_not_hang(
+def test_request_of_a_finalizer_does_not_hang(
     memory_s3: MemoryS3Server, memory_bucket: S3Bucket
 ) -> None:
     class Forgotten:
@@ -110,7 +110,7 @@ def test_a_finalizer_that_sends_a_request_during_another_one_does_not_hang(
             memory_bucket.client.delete_object(Bucket=memory_bucket.name, Key="x")
 
     class Parameters(dict[str, str]):
-        """Where a collection happens while the store answers."""
+        """Called while the store answers; a garbage collection runs here."""
 
         def get(self, *arguments: Any) -> Any:
             self.pop("forgotten", None)

@@ -1,4 +1,4 @@
-"""Requests that S3 is sent for a single key of a keyed state: they follow the segments, and not how large the state is."""
+"""Requests that S3 is sent for a single key of a keyed state: their number follows the segments, and not the size of the state."""
 
 import json
 from collections.abc import Iterator
@@ -30,11 +30,11 @@ USER = pa.schema([("user", pa.int64())])
 VISIT = pa.struct([("page", pa.string()), ("at", pa.int64())])
 
 OF_A_SEGMENT = 12
-"""Most requests for a segment, of values with two fields: its end, and some of each column."""
+"""Maximum number of requests for a segment of values with two fields: its end, and parts of each column."""
 
 
 @pytest.fixture(autouse=True)
-def _registered(watched: WatchedBucket) -> Iterator[None]:
+def _use_bucket(watched: WatchedBucket) -> Iterator[None]:
     server = watched.bucket.server
     use_s3(settings_of(server, endpoint=watched.faults.url, state_files="boto3"))
     yield
@@ -42,11 +42,11 @@ def _registered(watched: WatchedBucket) -> Iterator[None]:
     unregister_file_system("s3a")
 
 
-def stored(directory: str, *batches: range) -> tuple[str, int]:
-    """Complete a checkpoint of two subtasks behind each batch of users.
+def store_users(directory: str, *batches: range) -> tuple[str, int]:
+    """Complete a checkpoint of two subtasks after each batch of users.
 
     Returns:
-        The last one's pointer, and how many files of segments the subtask has that has user 0.
+        The pointer of the last one, and the number of files of segments of the subtask of user 0.
     """
     access = FileSystemCheckpointStorage(directory).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
@@ -82,19 +82,19 @@ def stored(directory: str, *batches: range) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("users", [20_000, 400_000])
-def test_a_look_up_asks_for_a_few_blocks_of_each_segment(
+def test_lookup_reads_a_few_blocks_of_each_segment(
     watched: WatchedBucket, users: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = [range(0, users, 20 + number) for number in range(3)]
     for batches in ([range(users)], [range(users), *later]):
-        pointer, files = stored(f"{watched.directory}/{len(batches)}", *batches)
+        pointer, files = store_users(f"{watched.directory}/{len(batches)}", *batches)
         watched.faults.requests.clear()
         (row,) = holdfast.read_state(pointer, "op", "visits", key=0).to_pylist()
         assert row["value"] == {"page": "0", "at": 0}
-        most = 1 + OF_A_SEGMENT * files  # one for `_metadata`
-        assert watched.counts()["GetObject"] <= most
+        max_requests = 1 + OF_A_SEGMENT * files  # one for `_metadata`
+        assert watched.counts()["GetObject"] <= max_requests
         watched.faults.requests.clear()
         assert main(["cat", pointer, "op", "visits", "--key", "user=0", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == {"page": "0", "at": 0}
-        most += 1  # the command looks for the checkpoint first
-        assert watched.counts()["GetObject"] <= most
+        max_requests += 1  # the command looks for the checkpoint first
+        assert watched.counts()["GetObject"] <= max_requests

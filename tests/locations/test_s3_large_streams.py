@@ -1,4 +1,4 @@
-"""Files that go to S3 in parts, and what is left of those that are given up."""
+"""Files in S3 of several parts, and the leftovers of aborted ones."""
 
 import gc
 import logging
@@ -22,10 +22,9 @@ from servers.watched import SOON, WatchedBucket
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
 from holdfast.locations import S3Settings, checkpoint_storage
-from holdfast.locations.file_systems import Retrier, S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import multipart_upload
-from holdfast.locations.file_systems.s3.multipart_upload import MultipartUpload
-from holdfast.locations.file_systems.s3.s3_object import S3Object
+from holdfast.locations.file_systems import Retrier, S3FileSystem, connection_for, s3_streams
+from holdfast.locations.file_systems.s3_object import S3Object
+from holdfast.locations.file_systems.s3_streams import MultipartUpload
 from holdfast.testing import s3_operation
 
 __all__ = ["directory", "s3", "small_parts"]
@@ -33,7 +32,7 @@ __all__ = ["directory", "s3", "small_parts"]
 
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_a_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
+def test_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
     file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
     stream = file_system.create(f"{watched.directory}/x")
@@ -70,11 +69,11 @@ def test_sizes_around_those_of_parts_are_whole(watched: WatchedBucket, size: int
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_grow_so_that_a_stream_has_no_end(watched: WatchedBucket) -> None:
-    class FourOfASize(SmallPartsSettings):
+def test_parts_grow_with_the_stream(watched: WatchedBucket) -> None:
+    class FourPartsPerSize(SmallPartsSettings):
         PARTS_PER_SIZE = 4
 
-    file_system = watched.file_system(kind=FourOfASize, part_size=10, concurrency=1)
+    file_system = watched.file_system(kind=FourPartsPerSize, part_size=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
     parts = {
@@ -87,7 +86,7 @@ def test_parts_grow_so_that_a_stream_has_no_end(watched: WatchedBucket) -> None:
 
 
 @only_on_ministack  # moto would hold the parts in this process
-def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Bucket) -> None:
+def test_large_stream_buffers_only_parts_in_progress(bucket: S3Bucket) -> None:
     settings = settings_of(bucket.server, part_size=5 * MIB, concurrency=2)
     stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
     chunk = bytes(MIB)
@@ -100,8 +99,8 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
     assert peak < (2 + 1) * 5 * MIB + 3 * MIB
 
 
-def begun(settings: S3Settings, uri: str) -> MultipartUpload:
-    """An upload without the stream around it."""
+def start_upload(settings: S3Settings, uri: str) -> MultipartUpload:
+    """Start an upload without a stream."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     client = connection_for(settings).client
     target = S3Object(client, settings, Retrier(SOON), uri, bucket, key)
@@ -110,7 +109,7 @@ def begun(settings: S3Settings, uri: str) -> MultipartUpload:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Only what nobody refers to goes, no circles of references."""
+    """Only unreferenced objects are freed, no reference cycles."""
     gc.disable()
     try:
         yield
@@ -119,8 +118,8 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: S3Bucket) -> None:
-    upload = begun(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
+def test_committed_upload_is_freed_without_a_collection(bucket: S3Bucket) -> None:
+    upload = start_upload(settings_of(bucket.server, part_size=100), f"s3://{bucket.name}/x")
     upload.write(memoryview(bytes(950)))
     forgotten = weakref.ref(upload)
     with no_collection():
@@ -131,30 +130,30 @@ def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: 
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten(
+def test_upload_with_refused_parts_is_freed(
     watched: WatchedBucket, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
-    # botocore and tenacity make circles of other errors, which are left for a collection.
-    go_on = threading.Event()
-    watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
+    caplog.set_level(logging.CRITICAL)  # log records keep their exceptions
+    # botocore and tenacity make reference cycles of other errors, which stay until a collection.
+    may_answer = threading.Event()
+    watched.faults.delay(may_answer, s3_operation("UploadPart"), "every")
     watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-    upload = begun(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
+    upload = start_upload(watched.file_system(part_size=100).settings, f"{watched.directory}/x")
     upload.write(memoryview(bytes(250)))
     if order == "before":
-        go_on.set()
-        wait_until(partial(is_refused, upload), "nobody is told that parts were refused")
+        may_answer.set()
+        wait_until(partial(is_refused, upload), "refused parts are not reported")
     forgotten = weakref.ref(upload)
     with no_collection():
         upload.abort()
         del upload
-        go_on.set()
+        may_answer.set()
         wait_for_parts()
         assert forgotten() is None
 
 
 def is_refused(upload: MultipartUpload) -> bool:
-    """Whether the next part is refused because an earlier one was."""
+    """Return whether the next part is refused because an earlier one was."""
     try:
         upload.send(bytearray(100))
     except InvalidRequestError:
@@ -163,7 +162,7 @@ def is_refused(upload: MultipartUpload) -> bool:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(
+def test_failed_writer_can_not_commit_a_file_without_a_piece(
     watched: WatchedBucket,
 ) -> None:
     watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
@@ -176,20 +175,20 @@ def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
+def test_commit_ends_when_another_thread_aborts_waiting_parts(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, waits = threading.Event(), threading.Event()
-    note = multipart_upload.recycle_part
+    may_continue, waits = threading.Event(), threading.Event()
+    note = s3_streams.recycle_part
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
-        if not part.cancelled():  # the only worker comes no further after it gave its room back
+        if not part.cancelled():  # the only worker stops after it released its slot
             waits.set()
-            goes_on.wait(HANGS_S)
+            may_continue.wait(HANGS_S)
 
-    monkeypatch.setattr(multipart_upload, "recycle_part", slowly)
-    # Not before the writer has noted it, who would wait otherwise.
+    monkeypatch.setattr(s3_streams, "recycle_part", slowly)
+    # Not before the writer has noticed it, because it would wait otherwise.
     noted = threading.Event()
     watched.faults.delay(noted, s3_operation("UploadPart"))
     stream = watched.file_system(part_size=4, concurrency=1).create(f"{watched.directory}/x")
@@ -199,7 +198,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
         committed = pool.submit(stream.commit)
         assert waits.wait(HANGS_S)
         stream.abort()
-        goes_on.set()
+        may_continue.set()
         with pytest.raises(StreamClosedError):
             committed.result(HANGS_S)
     assert watched.bucket.keys() == []
@@ -235,7 +234,7 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
         )
 
 
-def test_parts_reach_what_s3_can_hold() -> None:
+def test_parts_reach_the_largest_object_of_s3() -> None:
     part, total = S3Settings().part_size, 0
     for number in range(1, S3Settings.MAX_PARTS + 1):
         total += part
@@ -260,7 +259,7 @@ def test_too_many_parts_are_refused_and_leave_nothing(watched: WatchedBucket) ->
 
 @only_on_ministack
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
+def test_bytes_changed_in_transit_are_refused_if_the_store_checks(
     bucket: S3Bucket, directory: str, checksum: str
 ) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, checksum=checksum), retries=SOON)
@@ -285,9 +284,7 @@ def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
 
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
 @on_each_server
-def test_what_is_written_at_once_is_checked_by_the_store(
-    watched: WatchedBucket, checksum: str
-) -> None:
+def test_store_checks_a_file_of_one_request(watched: WatchedBucket, checksum: str) -> None:
     file_system = watched.file_system(checksum=checksum)
     file_system.publish(f"{watched.directory}/published", b"data")
     write(file_system, f"{watched.directory}/written", b"data")
@@ -301,7 +298,7 @@ def test_what_is_written_at_once_is_checked_by_the_store(
 
 @on_each_server
 @pytest.mark.parametrize("ending", ["close", "raise", "forget"])
-def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: str) -> None:
+def test_discarded_state_stream_leaves_no_upload(s3: S3Bucket, ending: str) -> None:
     access = checkpoint_storage(f"s3://{s3.name}/data").create_checkpoint_storage("job")
     location = access.initialize_location_for_checkpoint(1)
     stream = location.create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -323,7 +320,7 @@ def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: 
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_a_file_that_is_forgotten_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
+def test_garbage_collected_file_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, part_size=100), retries=SOON)
     stream = file_system.create(f"{directory}/x")
     stream.write(bytes(150))

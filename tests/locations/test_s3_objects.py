@@ -1,4 +1,4 @@
-"""Objects in S3: how they are written, read, listed and deleted."""
+"""Objects in S3: written, read, listed and deleted."""
 
 import io
 import os
@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3.s3_streams import SKIPPED_BYTES
+from holdfast.locations.file_systems.s3_streams import SKIPPED_BYTES
 from holdfast.testing import s3_operation, s3_operation_of
 
 __all__ = ["directory", "file_system", "s3", "small_parts"]
@@ -68,7 +68,7 @@ def write_in_every_way(watched: WatchedBucket, **changes: Any) -> None:
         ({"storage_class": "INTELLIGENT_TIERING"}, {"x-amz-storage-class": "INTELLIGENT_TIERING"}),
     ],
 )
-def test_how_to_store_is_said_when_an_object_is_made(
+def test_storage_parameters_are_sent_when_an_object_is_created(
     watched: WatchedBucket, changes: dict[str, str], headers: dict[str, str]
 ) -> None:
     write_in_every_way(watched, **changes)
@@ -88,7 +88,7 @@ def test_how_to_store_is_said_when_an_object_is_made(
 
 @pytest.mark.usefixtures("small_parts")
 @on_each_server
-def test_who_pays_is_said_with_every_request(watched: WatchedBucket) -> None:
+def test_request_payer_is_sent_with_every_request(watched: WatchedBucket) -> None:
     write_in_every_way(watched, requester_pays=True)
     names = {*ALL, "ListObjectsV2", "GetObject", "DeleteObjects"}
     assert watched.counts().keys() >= names
@@ -96,17 +96,17 @@ def test_who_pays_is_said_with_every_request(watched: WatchedBucket) -> None:
         assert request.headers.get("x-amz-request-payer") == "requester", s3_operation_of(request)
 
 
-def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(
+def test_request_payer_is_sent_when_a_late_abort_deletes_the_file(
     watched: WatchedBucket,
 ) -> None:
-    reached, go_on = watched.faults.blocking(s3_operation("PutObject"), performed=True)
+    reached, may_answer = watched.faults.blocking(s3_operation("PutObject"), performed=True)
     stream = watched.file_system(requester_pays=True).create(f"{watched.directory}/x")
     stream.write(b"1")
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(stream.commit)
         assert reached.wait(HANGS_S)
         stream.abort()
-        go_on.set()
+        may_answer.set()
         with pytest.raises(CheckpointError):
             committing.result(HANGS_S)
     assert watched.bucket.keys() == []
@@ -115,7 +115,7 @@ def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(
 
 
 @on_each_server
-def test_an_empty_object_is_read_by_one_request(watched: WatchedBucket) -> None:
+def test_empty_object_is_read_by_one_request(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     for name in ("published", "written"):
         uri = f"{watched.directory}/{name}"
@@ -138,7 +138,7 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: WatchedBucket)
     with watched.file_system().open(f"{watched.directory}/x") as stream:
         for position, ranges in (
             (0, 1),
-            (10, 1),  # where it stands
+            (10, 1),  # its position
             (20 + gap, 1),
             (31 + 2 * gap, 2),  # one byte too many
             (41 + 2 * gap, 2),
@@ -156,12 +156,12 @@ def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: WatchedBucket)
         assert stream.seek(-size, io.SEEK_END) == 0
         assert stream.read() == data
     ranges_asked = [sent.get("range", "all") for sent in watched.request_headers("GetObject")]
-    behind, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
-    assert ranges_asked == ["all", behind, "bytes=0-", last, "bytes=0-"]
+    second, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
+    assert ranges_asked == ["all", second, "bytes=0-", last, "bytes=0-"]
 
 
 @on_each_server
-def test_an_object_that_is_replaced_while_it_is_read_is_an_error_and_no_mix(
+def test_object_replaced_during_a_read_is_an_error(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir/x", Body=b"a" * MIB)
@@ -171,12 +171,12 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error_and_no_mix(
         stream.seek(900_000)  # too far to be skipped
         with pytest.raises(CheckpointError) as caught:
             stream.read(10)
-    # It is not that somebody else owns the job: what was to be read is there no more.
+    # Not a conflict of owners: the object that was being read is gone.
     assert not isinstance(caught.value, CheckpointConflictError)
 
 
 @on_each_server
-def test_an_object_that_is_deleted_while_it_is_read_is_missing(
+def test_object_deleted_during_a_read_is_missing(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir/x", Body=b"a" * MIB)
@@ -187,7 +187,7 @@ def test_an_object_that_is_deleted_while_it_is_read_is_missing(
             stream.read(10)
 
 
-def test_a_stream_that_is_not_read_to_its_end_leaves_no_connection_behind(
+def test_half_read_stream_leaves_no_connection(
     watched: WatchedBucket,
 ) -> None:
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=bytes(4 * MIB))
@@ -245,13 +245,13 @@ def test_odd_names_are_taken_as_they_are(
 
 
 @on_each_server
-def test_names_that_lead_up_are_brought_into_their_one_form(s3: S3Bucket) -> None:
+def test_names_with_dots_are_normalized(s3: S3Bucket) -> None:
     storage = FileSystemCheckpointStorage(f"S3://{s3.name}//a/../b/./c/")
     assert storage.directory == f"s3://{s3.name}/b/c"
 
 
 @on_each_server
-def test_markers_of_directories_are_no_files(
+def test_directory_markers_are_not_listed(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     for key in ("dir/", "dir/inner/", "dir/x"):
@@ -264,7 +264,7 @@ def test_markers_of_directories_are_no_files(
 
 
 @on_each_server
-def test_doubled_slashes_lead_nobody_in_a_circle(
+def test_doubled_slashes_make_no_circle(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key="dir//x", Body=b"1")
@@ -275,7 +275,7 @@ def test_doubled_slashes_lead_nobody_in_a_circle(
 
 
 @on_each_server
-def test_a_listing_has_all_of_its_pages(watched: WatchedBucket) -> None:
+def test_listing_has_all_pages(watched: WatchedBucket) -> None:
     names = [f"{number:05}" for number in range(2_100)]
     put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/sub/1", "dir2/x"])
     entries = list(watched.file_system().list(watched.directory))
@@ -285,7 +285,11 @@ def test_a_listing_has_all_of_its_pages(watched: WatchedBucket) -> None:
     watched.faults.requests.clear()
     watched.file_system().delete_tree(watched.directory)
     assert watched.bucket.keys() == ["dir2/x"]
-    assert watched.counts() == {"ListObjectsV2": 3, "DeleteObjects": 3, "ListMultipartUploads": 1}
+    assert watched.counts() == {
+        "ListObjectsV2": 3,
+        "DeleteObjects": 3,
+        "ListMultipartUploads": 1,
+    }
 
 
 def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(
@@ -298,11 +302,17 @@ def test_two_thousand_five_hundred_objects_are_deleted_by_three_requests(
     assert watched.bucket.keys() == ["dir/kept"]
 
 
-def test_two_thousand_objects_are_disposed_of_by_few_requests(watched: WatchedBucket) -> None:
+def test_two_thousand_objects_are_disposed_of_by_few_requests(
+    watched: WatchedBucket,
+) -> None:
     put_many(watched.bucket, [f"dir/{number:05}" for number in range(2_000)])
     watched.file_system().delete_tree(watched.directory)
     assert watched.bucket.keys() == []
-    assert watched.counts() == {"ListObjectsV2": 2, "DeleteObjects": 2, "ListMultipartUploads": 1}
+    assert watched.counts() == {
+        "ListObjectsV2": 2,
+        "DeleteObjects": 2,
+        "ListMultipartUploads": 1,
+    }
 
 
 @on_each_server
@@ -317,7 +327,7 @@ def test_files_of_two_buckets_are_deleted_by_one_call(
 
 
 @on_each_server
-def test_no_upload_that_a_killed_process_began_outlives_its_directory(
+def test_upload_of_a_killed_process_is_deleted_with_its_directory(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key="dir/x")
@@ -327,7 +337,7 @@ def test_no_upload_that_a_killed_process_began_outlives_its_directory(
 
 
 @on_each_server
-def test_a_bucket_with_versions_keeps_what_was_deleted_behind_a_marker(
+def test_versioned_bucket_keeps_deleted_objects_under_a_marker(
     bucket: S3Bucket, file_system: S3FileSystem, directory: str
 ) -> None:
     bucket.client.put_bucket_versioning(
@@ -337,7 +347,7 @@ def test_a_bucket_with_versions_keeps_what_was_deleted_behind_a_marker(
     with pytest.raises(CheckpointConflictError):
         file_system.publish(f"{directory}/x", b"2")
     file_system.delete_tree(directory)
-    # Nothing that anybody sees; the version and its marker stay for a lifecycle rule.
+    # No object is listed; the version and its marker stay for a lifecycle rule.
     assert bucket.keys() == []
     assert list(file_system.list(directory)) == []
     with pytest.raises(CheckpointNotFoundError):

@@ -1,4 +1,4 @@
-"""obstore in front of boto3: what it does, and what it leaves to boto3."""
+"""obstore, which gets some requests before boto3."""
 
 import hashlib
 import logging
@@ -27,9 +27,8 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import S3Settings
-from holdfast.locations.file_systems import S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import obstore_bucket
-from holdfast.locations.file_systems.s3.obstore_bucket import HEAD_BYTES
+from holdfast.locations.file_systems import S3FileSystem, connection_for, obstore_bucket
+from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20
@@ -37,9 +36,9 @@ MIB = 1 << 20
 TOKEN = "the-token-of-a-test"
 
 
-@pytest.fixture
-def watched(watched_over_http: WatchedBucket) -> WatchedBucket:
-    """Since nothing can get between obstore and a network."""
+@pytest.fixture(name="watched")
+def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
+    """A server, because faults can't be injected into obstore itself."""
     return watched_over_http
 
 
@@ -48,27 +47,30 @@ def by_obstore(watched: WatchedBucket, **changes: Any) -> S3FileSystem:
 
 
 def agents(watched: WatchedBucket, name: str) -> list[str]:
-    """Who asked: boto3 says so, obstore says only who uses it."""
+    """The library of a request: boto3 names itself, obstore only its user."""
     return [
         "boto3" if "Boto3" in sent["user-agent"] else "obstore"
         for sent in watched.request_headers(name)
     ]
 
 
-# What it does
+# Requests through obstore
 
 
 @on_each_server
-def test_a_file_is_written_and_read_by_one_request_each(watched: WatchedBucket) -> None:
+def test_file_is_written_and_read_by_one_request_each(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"content")
     with file_system.open(f"{watched.directory}/x") as stream:
         assert stream.read() == b"content"
     assert watched.counts() == {"PutObject": 1, "GetObject": 1}
-    assert agents(watched, "PutObject") + agents(watched, "GetObject") == ["obstore", "obstore"]
+    assert agents(watched, "PutObject") + agents(watched, "GetObject") == [
+        "obstore",
+        "obstore",
+    ]
 
 
-def test_the_store_checks_the_body_by_its_sha256(watched: WatchedBucket) -> None:
+def test_store_checks_the_body_by_its_sha256(watched: WatchedBucket) -> None:
     write(by_obstore(watched), f"{watched.directory}/x", b"content")
     [sent] = watched.request_headers("PutObject")
     assert sent["x-amz-content-sha256"] == hashlib.sha256(b"content").hexdigest()
@@ -100,7 +102,9 @@ def test_settings_reach_its_requests(watched: WatchedBucket) -> None:
 
 
 @on_each_server
-def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: WatchedBucket) -> None:
+def test_obstore_reads_the_head_and_boto3_the_rest_of_a_large_file(
+    watched: WatchedBucket,
+) -> None:
     file_system = by_obstore(watched, part_size=5 * MIB)
     data = os.urandom(11 * MIB + 7)
     write(file_system, f"{watched.directory}/x", data)
@@ -115,7 +119,7 @@ def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watc
 
 @on_each_server
 @pytest.mark.parametrize("size", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1])
-def test_sizes_around_that_of_the_beginning_are_whole(watched: WatchedBucket, size: int) -> None:
+def test_objects_about_as_long_as_the_head_are_complete(watched: WatchedBucket, size: int) -> None:
     data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
@@ -124,7 +128,7 @@ def test_sizes_around_that_of_the_beginning_are_whole(watched: WatchedBucket, si
 
 
 @on_each_server
-def test_a_reader_that_jumps_meets_the_same_object(watched: WatchedBucket) -> None:
+def test_reader_reads_the_same_object_after_a_seek(watched: WatchedBucket) -> None:
     beginning = HEAD_BYTES
     data = os.urandom(3 * beginning)
     write(by_obstore(watched), f"{watched.directory}/x", data)
@@ -158,7 +162,7 @@ def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: WatchedBucket, na
                 assert stream.read() == b"%d" % number
 
 
-def test_sixteen_threads_share_it(watched: WatchedBucket) -> None:
+def test_sixteen_threads_share_one_bucket(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
 
     def work(number: int) -> bytes:
@@ -174,7 +178,7 @@ def test_sixteen_threads_share_it(watched: WatchedBucket) -> None:
     assert set(agents(watched, "PutObject") + agents(watched, "GetObject")) == {"obstore"}
 
 
-# Where requests go
+# Endpoints
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,9 @@ def test_sixteen_threads_share_it(watched: WatchedBucket) -> None:
         ("bucket", {"endpoint": "http://127.0.0.1:9"}, "http://127.0.0.1:9/bucket/key"),
     ],
 )
-def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected: str) -> None:
+def test_obstore_uses_the_endpoint_of_boto3(
+    name: str, settings: dict[str, Any], expected: str
+) -> None:
     values: dict[str, Any] = {"region": "eu-central-1", "access_key": "a", "secret_key": "b"}
     reached = S3Settings(**{**values, **settings})
     client = connection_for(reached).client
@@ -218,13 +224,13 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
     "name",
     ["arn:aws:s3:eu-central-1:111122223333:accesspoint:name", "bucket--euc1-az1--x-s3"],
 )
-def test_what_is_no_ordinary_bucket_is_left_to_boto3(name: str) -> None:
+def test_unusual_bucket_is_left_to_boto3(name: str) -> None:
     settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")
     assert obstore_bucket.obstore_for(settings, name) is None
 
 
 @pytest.mark.parametrize("name", obstore_bucket.OVERRIDING_VARIABLES)
-def test_what_the_environment_would_tell_it_is_not_heeded(
+def test_overriding_variables_disable_obstore(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "sse-c")
@@ -251,7 +257,7 @@ def test_no_environment_takes_its_signature_away(
 
 
 class Renewing:
-    """Credentials that are others each time they are asked for."""
+    """Credentials that change with each request for them."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -268,11 +274,11 @@ def test_credentials_are_asked_for_again_before_they_end() -> None:
     first, second = provider(), provider()
     assert (first["access_key_id"], second["access_key_id"]) == ("key-1", "key-2")
     assert first["token"] == TOKEN
-    # botocore's own last ten minutes at least, and obstore renews what ends in five.
+    # botocore's own are valid for at least ten minutes, and obstore renews them five before the end.
     assert timedelta(minutes=6) < first["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)
 
 
-def test_credentials_that_fail_are_an_error_of_ours(
+def test_failed_credentials_are_an_error_of_holdfast(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_self: Any) -> Any:
@@ -284,10 +290,10 @@ def test_credentials_that_fail_are_an_error_of_ours(
     assert agents(watched, "PutObject") == ["boto3"]
 
 
-# What it leaves to boto3
+# Requests through boto3
 
 
-def test_boto3_writes_what_it_fails_at(watched: WatchedBucket) -> None:
+def test_boto3_repeats_failed_writes(watched: WatchedBucket) -> None:
     watched.faults.answer(503, s3_operation("PutObject"), 1, code="SlowDown")
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert agents(watched, "PutObject") == ["obstore", "boto3"]
@@ -295,7 +301,7 @@ def test_boto3_writes_what_it_fails_at(watched: WatchedBucket) -> None:
 
 
 @on_each_server
-def test_its_lost_answer_is_found_out_by_boto3(watched: WatchedBucket) -> None:
+def test_boto3_finds_a_file_after_a_lost_answer_of_obstore(watched: WatchedBucket) -> None:
     watched.faults.lose_answer(s3_operation("PutObject"), 1)
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert watched.bucket.read("dir/x") == b"1"
@@ -320,7 +326,7 @@ def test_its_lost_answer_is_found_out_by_boto3(watched: WatchedBucket) -> None:
         ("JoinError", "", False),
     ],
 )
-def test_only_what_surely_changed_nothing_counts_as_such(
+def test_only_certain_failures_count_as_not_performed(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
@@ -328,7 +334,7 @@ def test_only_what_surely_changed_nothing_counts_as_such(
 
 
 @on_each_server
-def test_a_name_that_is_taken_is_a_conflict(watched: WatchedBucket) -> None:
+def test_existing_name_is_a_conflict(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"1")
     with pytest.raises(CheckpointConflictError):
@@ -336,7 +342,7 @@ def test_a_name_that_is_taken_is_a_conflict(watched: WatchedBucket) -> None:
     assert watched.bucket.read("dir/x") == b"1"
 
 
-def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
+def test_missing_file_takes_one_request_and_differs_from_a_missing_bucket(
     watched: WatchedBucket,
 ) -> None:
     with pytest.raises(CheckpointNotFoundError):
@@ -346,7 +352,7 @@ def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
         by_obstore(watched).open(f"s3://{watched.bucket.name}-missing/x")
 
 
-def test_a_store_that_is_not_there_has_done_nothing(watched: WatchedBucket) -> None:
+def test_missing_store_has_done_nothing(watched: WatchedBucket) -> None:
     url = "http://127.0.0.1:1"
     settings = settings_of(watched.bucket.server, endpoint=url, state_files="obstore")
     stream = S3FileSystem(settings, retries=SOON).create("s3://bucket/x")
@@ -355,7 +361,7 @@ def test_a_store_that_is_not_there_has_done_nothing(watched: WatchedBucket) -> N
     assert type(raised.value) is StorageUnavailableError
 
 
-def test_nothing_that_the_store_said_to_it_is_passed_on(
+def test_answers_of_the_store_are_not_passed_on(
     watched: WatchedBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
@@ -378,7 +384,7 @@ def test_nothing_that_the_store_said_to_it_is_passed_on(
 
 
 @of_many_threads
-def test_a_forked_process_uses_boto3_and_does_not_hang(watched: WatchedBucket) -> None:
+def test_forked_process_uses_boto3_and_does_not_hang(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/parent", b"1")
     child = os.fork()
@@ -396,7 +402,7 @@ def test_a_forked_process_uses_boto3_and_does_not_hang(watched: WatchedBucket) -
     assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
 
 
-def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
+def test_obstore_is_not_imported_if_boto3_is_required(bucket: S3Bucket) -> None:
     source = (
         "import sys; from holdfast.locations.file_systems import S3FileSystem, S3Settings;"
         "stream = S3FileSystem(S3Settings(endpoint=sys.argv[1], region='us-east-1',"
@@ -412,7 +418,7 @@ def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
 
 
 @pytest.mark.parametrize("state_files", ["auto", "obstore"])
-def test_where_it_is_missing_boto3_does_it_unless_it_was_asked_for(
+def test_boto3_replaces_missing_obstore_unless_it_is_required(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch, state_files: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
@@ -425,8 +431,10 @@ def test_where_it_is_missing_boto3_does_it_unless_it_was_asked_for(
             write(file_system, f"{watched.directory}/x", b"1")
 
 
-def test_settings_that_it_refuses_are_left_to_boto3(
-    watched: WatchedBucket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_settings_refused_by_obstore_are_left_to_boto3(
+    watched: WatchedBucket,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")
     file_system = by_obstore(watched)
@@ -435,6 +443,6 @@ def test_settings_that_it_refuses_are_left_to_boto3(
     assert "obstore can't be used for bucket other-bucket" in caplog.text
 
 
-def test_an_unknown_way_is_refused() -> None:
+def test_unknown_library_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="must be one of auto, boto3, obstore"):
         S3Settings(state_files="curl")

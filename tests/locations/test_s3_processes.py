@@ -19,20 +19,20 @@ from servers.s3 import S3Bucket, settings_of
 from servers.watched import WatchedBucket
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems import s3_client
 from holdfast.testing import s3_operation
 
 __all__ = ["directory"]
 
 
-@pytest.fixture
-def watched(watched_over_http: WatchedBucket) -> WatchedBucket:
-    """Since a fork has a copy of what is in memory."""
+@pytest.fixture(name="watched")
+def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
+    """A server, because a fork has its own copy of a store in memory."""
     return watched_over_http
 
 
 @of_many_threads
-def test_a_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucket) -> None:
+def test_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     file_system.publish(f"{watched.directory}/parent", b"1")
     ours = s3_client.connection_for(file_system.settings).client
@@ -51,7 +51,7 @@ def test_a_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucke
 
 
 @of_many_threads
-def test_a_fork_does_not_give_up_its_parents_upload(watched: WatchedBucket) -> None:
+def test_fork_keeps_its_parents_upload(watched: WatchedBucket) -> None:
     uri = f"{watched.directory}/x"
     stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
@@ -61,7 +61,7 @@ def test_a_fork_does_not_give_up_its_parents_upload(watched: WatchedBucket) -> N
     assert not watched.request_headers("AbortMultipartUpload")
 
 
-def test_an_upload_is_given_up_once(watched: WatchedBucket) -> None:
+def test_upload_is_aborted_once(watched: WatchedBucket) -> None:
     uri = f"{watched.directory}/x"
     stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
@@ -74,16 +74,16 @@ def test_an_upload_is_given_up_once(watched: WatchedBucket) -> None:
     assert watched.bucket.uploads() == []
 
 
-def test_an_interrupt_while_it_is_read_moves_nothing(
+def test_interrupted_read_keeps_the_position(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes have arrived, and nobody was told."""
+    """Interrupt the reader after the bytes have arrived."""
     data = bytes(range(256)) * 64
     uri = f"{watched.directory}/x"
     file_system = watched.file_system()
     file_system.publish(uri, data)
 
-    def interrupted(body: StreamingBody, length: int) -> bytes:
+    def interrupt_read(body: StreamingBody, length: int) -> bytes:
         assert read_body(body, length)
         raise KeyboardInterrupt
 
@@ -92,7 +92,7 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
     with file_system.open(uri) as stream:
         assert stream.read(1000) == data[:1000]
         with monkeypatch.context() as patched:
-            patched.setattr(StreamingBody, "read", interrupted)
+            patched.setattr(StreamingBody, "read", interrupt_read)
             with pytest.raises(KeyboardInterrupt):
                 stream.read(1000)
         assert stream.tell() == 1000
@@ -100,15 +100,15 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
 
 
 @of_many_threads
-def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
+def test_fork_while_another_thread_makes_a_client_does_not_hang(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    making, go_on = threading.Event(), threading.Event()
+    making, may_make = threading.Event(), threading.Event()
     make = boto3.Session
 
     def slowly(**settings: Any) -> Any:
         making.set()
-        go_on.wait(HANGS_S)
+        may_make.wait(HANGS_S)
         return make(**settings)
 
     file_system = watched.file_system()
@@ -132,13 +132,13 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
         if not done:
             os.kill(child, 9)
             os.waitpid(child, 0)
-        go_on.set()
+        may_make.set()
         publishing.result(HANGS_S)
-    assert done, "the child waits for a lock that nobody will release"
+    assert done, "the child waits for a lock that no thread will release"
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_a_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str) -> None:
+def test_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str) -> None:
     settings = settings_of(bucket.server)
     source = (
         "import sys, pickle; from holdfast.locations.file_systems import S3FileSystem;"

@@ -1,4 +1,4 @@
-"""What S3 refuses is one clear error, without secrets."""
+"""Each refusal of S3 is one clear error without secrets."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ TOKEN = "the-token-of-a-test"
 
 @on_each_server
 @pytest.mark.parametrize("call", ["publish", "create", "list", "delete", "delete_tree", "open"])
-def test_a_bucket_that_is_not_there_is_one_clear_error(
+def test_missing_bucket_is_one_clear_error(
     bucket: S3Bucket, file_system: S3FileSystem, call: str
 ) -> None:
     uri = f"s3://{bucket.name}-missing/dir/x"
@@ -45,7 +45,7 @@ def test_a_bucket_that_is_not_there_is_one_clear_error(
 
 
 @pytest.mark.parametrize("uri", ["s3:///x", "s3://Bad_Bucket!/x"])
-def test_a_name_that_is_no_bucket_is_refused(file_system: S3FileSystem, uri: str) -> None:
+def test_invalid_bucket_name_is_refused(file_system: S3FileSystem, uri: str) -> None:
     with pytest.raises(InvalidRequestError):
         file_system.publish(uri, b"1")
     with pytest.raises(InvalidRequestError):
@@ -74,10 +74,10 @@ def test_no_credentials_are_one_clear_error(
     assert watched.faults.requests == []
 
 
-def test_a_profile_that_is_not_there_is_one_clear_error(
+def test_missing_profile_is_one_clear_error(
     file_system: S3FileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setenv("AWS_PROFILE", "missing")
     file_system = S3FileSystem(S3Settings(endpoint="http://127.0.0.1:1", region="nowhere"))
     with pytest.raises(InvalidRequestError):
         file_system.publish(f"{directory}/x", b"1")
@@ -95,8 +95,12 @@ def test_a_profile_that_is_not_there_is_one_clear_error(
     ],
 )
 @pytest.mark.parametrize("name", ["PutObject", "ListObjectsV2", "DeleteObjects", "GetObject"])
-def test_what_the_store_refuses_is_one_clear_error_without_secrets(
-    watched: WatchedBucket, status: int, code: str, name: str, caplog: pytest.LogCaptureFixture
+def test_refusal_of_the_store_is_one_clear_error_without_secrets(
+    watched: WatchedBucket,
+    status: int,
+    code: str,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     file_system = watched.file_system(secret_key=SECRET, session_token=TOKEN)
@@ -128,7 +132,7 @@ def test_what_the_store_refuses_is_one_clear_error_without_secrets(
         ({"secret_key": "a"}, "must be set together"),
     ],
 )
-def test_settings_that_can_not_be_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         S3Settings(**settings)
 
@@ -136,7 +140,7 @@ def test_settings_that_can_not_be_are_refused(settings: dict[str, Any], message:
 @pytest.mark.parametrize(
     "settings", [{"connect_timeout": 0.0}, {"connect_timeout": -1.0}, {"read_timeout": 0.0}]
 )
-def test_timeouts_that_can_not_be_are_refused_at_the_first_request_at_the_latest(
+def test_invalid_timeouts_are_refused_at_the_first_request(
     bucket: S3Bucket, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidRequestError):
@@ -144,16 +148,14 @@ def test_timeouts_that_can_not_be_are_refused_at_the_first_request_at_the_latest
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp//x", "http://"])
-def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
+def test_endpoint_without_a_scheme_is_refused(endpoint: str) -> None:
     settings = S3Settings(endpoint=endpoint, region="x", access_key="a", secret_key=SECRET)
     with pytest.raises(InvalidRequestError) as caught:
         S3FileSystem(settings).publish("s3://bucket/x", b"1")
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_file_of_certificates_that_is_missing_is_one_clear_error(
-    bucket: S3Bucket, tmp_path: Any
-) -> None:
+def test_missing_file_of_certificates_is_one_clear_error(bucket: S3Bucket, tmp_path: Any) -> None:
     endpoint = bucket.server.endpoint.replace("http://", "https://")
     missing = str(tmp_path / "missing")
     settings = settings_of(bucket.server, endpoint=endpoint, ca_bundle=missing)
@@ -161,7 +163,7 @@ def test_a_file_of_certificates_that_is_missing_is_one_clear_error(
         list(S3FileSystem(settings).list(f"s3://{bucket.name}/x"))
 
 
-def test_no_secret_is_in_what_is_printed_or_pickled(s3: S3Bucket) -> None:
+def test_printed_and_pickled_settings_have_no_secret(s3: S3Bucket) -> None:
     use_s3(settings_of(s3.server, secret_key=SECRET, session_token=TOKEN))
     storage = checkpoint_storage(f"s3://{s3.name}/data")
     access = storage.create_checkpoint_storage("job")
@@ -184,7 +186,7 @@ def test_no_secret_is_in_what_is_printed_or_pickled(s3: S3Bucket) -> None:
         assert TOKEN not in text
 
 
-def test_a_password_in_the_endpoint_is_not_shown() -> None:
+def test_password_in_the_endpoint_is_not_shown() -> None:
     try:
         shown = repr(S3Settings(endpoint=f"http://user:{SECRET}@127.0.0.1:1"))
     except InvalidRequestError as error:

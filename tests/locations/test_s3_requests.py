@@ -1,4 +1,4 @@
-"""Which requests S3 is sent, what is read after a failed one, and what racing ones end in."""
+"""The requests to S3: their number, reads after a failed one, and races between them."""
 
 import random
 import threading
@@ -27,15 +27,14 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations.file_systems import S3FileSystem, publish
-from holdfast.locations.file_systems.s3 import s3_client
-from holdfast.locations.file_systems.s3.obstore_bucket import HEAD_BYTES
+from holdfast.locations.file_systems import S3FileSystem, publish, s3_client
+from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 # Reading
 
 
-def test_reading_goes_on_behind_the_last_byte_that_arrived(store: Store) -> None:
+def test_read_resumes_after_the_last_byte_received(store: Store) -> None:
     store.use(PATIENT)
     store.put("x", LARGE)
     store.faults.truncate(1000, s3_operation("GetObject"), 1)
@@ -46,9 +45,7 @@ def test_reading_goes_on_behind_the_last_byte_that_arrived(store: Store) -> None
 
 
 @pytest.mark.parametrize("position", [0, HEAD_BYTES + 3000])
-def test_an_error_in_the_place_of_the_content_is_not_taken_for_it(
-    store: Store, position: int
-) -> None:
+def test_error_instead_of_the_content_is_an_error(store: Store, position: int) -> None:
     file_system = S3FileSystem(store.settings)
     store.put("x", bytes(HEAD_BYTES + 5000))
     by_both = store.is_by_obstore and position == 0
@@ -63,10 +60,10 @@ def test_an_error_in_the_place_of_the_content_is_not_taken_for_it(
 
 
 def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
-    """Let the first bulk deletion say that these keys failed, later ones only what is for good.
+    """Let the first bulk deletion report these keys as failed, later ones only the permanent failures.
 
     Returns:
-        Which keys were asked for, each time.
+        The keys of each request.
     """
     asked: list[list[str]] = []
     events = s3_client.connection_for(store.settings).client.meta.events
@@ -74,7 +71,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
     def note(params: dict[str, Any], **_: Any) -> None:
         asked.append([entry["Key"] for entry in params["Delete"]["Objects"]])
 
-    def say(parsed: dict[str, Any], **_: Any) -> None:
+    def report_failures(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Errors"] = [
             {"Key": key, "Code": code}
             for key, code in codes.items()
@@ -82,7 +79,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
         ]
 
     events.register("provide-client-params.s3.DeleteObjects", note, "note")
-    events.register("after-call.s3.DeleteObjects", say, "say")
+    events.register("after-call.s3.DeleteObjects", report_failures, "failures")
     return asked
 
 
@@ -91,12 +88,12 @@ def _as_before(store: Store) -> Iterator[None]:
     yield
     events = s3_client.connection_for(store.settings).client.meta.events
     events.unregister("provide-client-params.s3.DeleteObjects", unique_id="note")
-    events.unregister("after-call.s3.DeleteObjects", unique_id="say")
+    events.unregister("after-call.s3.DeleteObjects", unique_id="failures")
 
 
 @pytest.mark.usefixtures("_as_before")
 @pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ServiceUnavailable"])
-def test_keys_that_failed_are_deleted_again(store: Store, code: str) -> None:
+def test_failed_keys_are_deleted_again(store: Store, code: str) -> None:
     for name in "abc":
         store.put(name, SMALL)
     asked = some_fail(store, {"dir/b": code})
@@ -108,7 +105,7 @@ def test_keys_that_failed_are_deleted_again(store: Store, code: str) -> None:
 
 
 @pytest.mark.usefixtures("_as_before")
-def test_a_key_that_may_not_be_deleted_does_not_keep_the_others_from_it(store: Store) -> None:
+def test_protected_key_does_not_stop_the_other_deletions(store: Store) -> None:
     for name in "abc":
         store.put(name, SMALL)
     asked = some_fail(store, {"dir/a": "AccessDenied", "dir/c": "SlowDown"})
@@ -119,14 +116,14 @@ def test_a_key_that_may_not_be_deleted_does_not_keep_the_others_from_it(store: S
 
 
 @pytest.mark.usefixtures("_as_before")
-def test_a_key_that_is_missing_counts_as_deleted_where_the_store_calls_it_an_error(
+def test_missing_key_counts_as_deleted_if_the_store_reports_an_error(
     store: Store,
 ) -> None:
     some_fail(store, {"dir/a": "NoSuchKey"})
     store.use(SOON).delete([f"{store.directory}/a"])
 
 
-def test_a_batch_that_fails_does_not_keep_the_next_one_from_being_deleted(store: Store) -> None:
+def test_failed_batch_does_not_stop_the_next_one(store: Store) -> None:
     store.faults.answer(403, s3_operation("DeleteObjects"))
     store.put("last", SMALL)
     uris = [f"{store.directory}/{number}" for number in range(1000)] + [f"{store.directory}/last"]
@@ -164,7 +161,7 @@ def test_of_racing_commits_with_lost_answers_exactly_one_wins(store: Store) -> N
         assert store.contents()[str(race)] == b"%d" % won.index(True) * 100
 
 
-def test_of_racing_commits_whose_first_answers_are_all_lost_exactly_one_wins(store: Store) -> None:
+def test_one_racing_commit_wins_although_all_first_answers_are_lost(store: Store) -> None:
     store.use(PATIENT)
     store.faults.lose_answer(s3_operation("PutObject"), times=4)
     with ThreadPoolExecutor(4) as pool:
@@ -181,7 +178,7 @@ def test_of_racing_commits_whose_first_answers_are_all_lost_exactly_one_wins(sto
     assert store.contents() == {"x": b"%d" % won.index(True)}
 
 
-# What it costs
+# Costs
 
 
 @pytest.mark.parametrize(
@@ -197,9 +194,7 @@ def test_of_racing_commits_whose_first_answers_are_all_lost_exactly_one_wins(sto
         ("delete tree", {"ListObjectsV2": 1, "DeleteObjects": 1, "ListMultipartUploads": 1}),
     ],
 )
-def test_nothing_is_asked_for_that_is_not_needed(
-    store: Store, name: str, requests: dict[str, int]
-) -> None:
+def test_only_needed_requests_are_sent(store: Store, name: str, requests: dict[str, int]) -> None:
     store.use(PATIENT)
     for file in OPERATIONS[name].before:
         store.put(file, LARGE)
@@ -207,13 +202,13 @@ def test_nothing_is_asked_for_that_is_not_needed(
     assert Counter(store.requested_operations()) == requests
 
 
-def test_a_file_of_one_part_exactly_is_whole(store: Store) -> None:
+def test_file_of_one_part_exactly_is_whole(store: Store) -> None:
     store.use(PATIENT)
     write(bytes(PART))(store)
     assert store.contents() == {"x": bytes(PART)}
 
 
-def test_a_missing_file_costs_one_request(store: Store) -> None:
+def test_missing_file_costs_one_request(store: Store) -> None:
     with pytest.raises(CheckpointNotFoundError):
         S3FileSystem(store.settings).open(store.uri)
     assert store.requested_operations() == ["GetObject"]

@@ -1,4 +1,4 @@
-"""What S3 did not answer, refused, or had no room for."""
+"""Requests that S3 did not answer, refused, or had no room for."""
 
 from typing import Any
 
@@ -17,8 +17,7 @@ from servers.buckets import forget_clients
 from holdfast.errors import OutcomeUnknownError, StorageFullError, StorageUnavailableError
 from holdfast.locations import S3Settings
 from holdfast.locations.adapters import file_system_for
-from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems import S3FileSystem, s3_client
 from holdfast.testing import http_faults, s3_operation
 
 
@@ -33,7 +32,7 @@ def test_publishing_without_an_answer_is_unknown_and_never_unavailable(
     assert store.requested_operations() == ["PutObject"]
     store.use(SOON)
     with pytest.raises(OutcomeUnknownError):
-        file_system_for(store.uri).publish(store.uri, SMALL)  # type: ignore[attr-defined]  # S3 has it
+        file_system_for(store.uri).publish(store.uri, SMALL)  # type: ignore[attr-defined]  # S3 has the object
 
 
 def test_publishing_stays_unknown_when_a_later_attempt_is_turned_away(store: Store) -> None:
@@ -46,14 +45,14 @@ def test_publishing_stays_unknown_when_a_later_attempt_is_turned_away(store: Sto
 
 
 @pytest.mark.parametrize("code", ["SlowDown", "ConditionalRequestConflict", "RequestTimeout"])
-def test_publishing_that_the_store_turned_away_is_unavailable(store: Store, code: str) -> None:
+def test_publication_rejected_by_the_store_is_unavailable(store: Store, code: str) -> None:
     store.faults.answer(503 if code == "SlowDown" else 409, s3_operation("PutObject"), code=code)
     with pytest.raises(StorageUnavailableError):
         S3FileSystem(store.settings).publish(store.uri, SMALL)
     assert store.contents() == {}
 
 
-def test_a_broken_encryption_does_not_say_that_nothing_was_done(store: Store) -> None:
+def test_broken_encryption_leaves_the_outcome_unknown(store: Store) -> None:
     events = s3_client.connection_for(store.settings).client.meta.events
 
     from botocore.exceptions import SSLError
@@ -71,7 +70,7 @@ def test_a_broken_encryption_does_not_say_that_nothing_was_done(store: Store) ->
 
 
 @pytest.mark.parametrize("name", ["publish", "small file", "large file"])
-def test_a_store_that_nobody_can_reach_has_done_nothing(store: Store, name: str) -> None:
+def test_unreachable_store_has_done_nothing(store: Store, name: str) -> None:
     with http_faults(store.bucket.server.endpoint) as gone:
         url = gone.url
     store.settings = S3Settings(endpoint=url, region="x", access_key="a", secret_key="b")
@@ -85,7 +84,7 @@ def test_a_store_that_nobody_can_reach_has_done_nothing(store: Store, name: str)
     ("status", "code"), [(507, "InsufficientCapacity"), (403, "QuotaExceeded")]
 )
 @pytest.mark.parametrize("name", ["publish", "small file", "large file"])
-def test_a_full_store_is_told_from_one_that_did_not_answer(
+def test_full_store_differs_from_a_silent_one(
     store: Store, name: str, status: int, code: str
 ) -> None:
     store.use(SOON)

@@ -1,4 +1,4 @@
-"""Uploads to S3 in parts that are cut off, aborted or completed twice."""
+"""Uploads to S3 in parts that are interrupted, aborted or completed twice."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -32,19 +32,19 @@ from holdfast.locations.file_systems import S3FileSystem
 from holdfast.testing import s3_operation
 
 
-def test_a_completion_whose_answer_was_lost_finds_its_file_where_the_upload_is_gone(
+def test_lost_completion_finds_its_file_if_the_upload_is_gone(
     store: Store,
 ) -> None:
     store.use(PATIENT)
     asked = s3_operation("CompleteMultipartUpload")
     store.faults.lose_answer(asked, 1)
-    store.faults.answer(404, asked, 2, code="NoSuchUpload")  # as S3 says; the servers here don't
+    store.faults.answer(404, asked, 2, code="NoSuchUpload")  # as S3 does; the servers here don't
     write(LARGE)(store)
     assert store.contents() == {"x": LARGE}
     assert store.bucket.uploads() == []
 
 
-def test_a_completion_whose_answer_was_lost_finds_its_file_where_the_name_is_taken(
+def test_lost_completion_finds_its_file_if_the_name_is_taken(
     store: Store,
 ) -> None:
     store.use(PATIENT)
@@ -55,7 +55,7 @@ def test_a_completion_whose_answer_was_lost_finds_its_file_where_the_name_is_tak
     assert store.contents() == {"x": LARGE}
 
 
-def test_an_upload_that_somebody_aborted_fails_and_leaves_nothing(store: Store) -> None:
+def test_upload_aborted_by_another_process_fails_and_leaves_nothing(store: Store) -> None:
     store.use(SOON)
     stream = file_system_for(store.uri).create(store.uri)
     stream.write(LARGE)
@@ -71,9 +71,7 @@ def test_an_upload_that_somebody_aborted_fails_and_leaves_nothing(store: Store) 
 
 @pytest.mark.parametrize("fault", ["500", "reset", "answer lost"])
 @pytest.mark.parametrize("name", ["small file", "large file"])
-def test_looking_whose_file_it_is_may_fail_and_is_repeated(
-    store: Store, name: str, fault: str
-) -> None:
+def test_failed_check_of_the_owner_is_repeated(store: Store, name: str, fault: str) -> None:
     store.use(PATIENT)
     asked = s3_operation(OPERATIONS[name].asks[-1])
     store.faults.lose_answer(asked, 1)
@@ -85,7 +83,7 @@ def test_looking_whose_file_it_is_may_fail_and_is_repeated(
 
 
 @pytest.mark.parametrize("name", ["small file", "large file"])
-def test_where_nobody_can_look_whose_file_it_is_it_stays_unknown(store: Store, name: str) -> None:
+def test_outcome_is_unknown_if_the_owner_can_not_be_read(store: Store, name: str) -> None:
     store.use(SOON)
     asked = s3_operation(OPERATIONS[name].asks[-1])
     store.faults.lose_answer(asked, 1)
@@ -100,9 +98,7 @@ def test_where_nobody_can_look_whose_file_it_is_it_stays_unknown(store: Store, n
 
 
 @pytest.mark.parametrize("name", ["small file", "large file"])
-def test_a_file_of_somebody_else_is_not_taken_for_ours_after_a_lost_answer(
-    store: Store, name: str
-) -> None:
+def test_file_of_another_writer_is_not_ours_after_a_lost_answer(store: Store, name: str) -> None:
     store.use(PATIENT)
     store.put("x", b"theirs")
     asked = s3_operation(OPERATIONS[name].asks[-1])
@@ -113,9 +109,7 @@ def test_a_file_of_somebody_else_is_not_taken_for_ours_after_a_lost_answer(
     assert store.bucket.uploads() == []
 
 
-def test_an_upload_that_is_gone_already_is_aborted_without_a_word(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_upload_is_aborted_silently(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     store.use(PATIENT)
     store.faults.answer(404, s3_operation("AbortMultipartUpload"), "every", code="NoSuchUpload")
     with caplog.at_level(logging.WARNING):
@@ -123,7 +117,7 @@ def test_an_upload_that_is_gone_already_is_aborted_without_a_word(
     assert [record for record in caplog.records if "could not abort" in record.message] == []
 
 
-def test_what_can_not_be_aborted_is_said(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_abort_is_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     store.use(SOON)
     store.faults.answer(403, s3_operation("AbortMultipartUpload"), "every")
     give_up(store)
@@ -131,7 +125,7 @@ def test_what_can_not_be_aborted_is_said(store: Store, caplog: pytest.LogCapture
     assert store.uri in caplog.text
 
 
-def test_a_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
+def test_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
     store.use(SOON)
     store.faults.answer(403, s3_operation("UploadPart"), 2)
     stream = file_system_for(store.uri).create(store.uri)
@@ -147,16 +141,14 @@ def test_a_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> Non
 
 @pytest.mark.parametrize(
     "store",
-    # To moto, 500 is a lost upload.
+    # For moto, 500 is a lost upload.
     ["memory boto3", pytest.param("ministack boto3", marks=OF_OTHERS)],
     indirect=True,
 )
 @pytest.mark.parametrize("at", ["UploadPart", "CompleteMultipartUpload"])
-def test_abort_from_another_thread_stops_a_commit_that_waits_for_the_store(
-    store: Store, at: str
-) -> None:
+def test_abort_by_another_thread_stops_a_waiting_commit(store: Store, at: str) -> None:
     file_system = store.use(SOON)
-    reached, go_on = store.faults.blocking(s3_operation(at))
+    reached, may_answer = store.faults.blocking(s3_operation(at))
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
 
@@ -167,7 +159,7 @@ def test_abort_from_another_thread_stops_a_commit_that_waits_for_the_store(
         making = pool.submit(make)
         assert reached.wait(HANGS_S)
         stream.abort()
-        go_on.set()
+        may_answer.set()
         with pytest.raises(StreamClosedError):
             making.result(HANGS_S)
     assert store.contents() == {}
@@ -175,17 +167,15 @@ def test_abort_from_another_thread_stops_a_commit_that_waits_for_the_store(
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_abort_from_another_thread_stops_a_writer_that_waits_for_room(
-    store: Store, concurrency: int
-) -> None:
+def test_abort_by_another_thread_stops_a_waiting_writer(store: Store, concurrency: int) -> None:
     file_system = S3FileSystem(replace(store.settings, concurrency=concurrency), retries=SOON)
-    reached, go_on = store.faults.blocking(s3_operation("UploadPart"), "every")
+    reached, may_answer = store.faults.blocking(s3_operation("UploadPart"), "every")
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(stream.write, bytes(10 * PART))
         assert reached.wait(HANGS_S)
         stream.abort()
-        go_on.set()
+        may_answer.set()
         with pytest.raises(StreamClosedError):
             writing.result(HANGS_S)
     wait_for_parts()

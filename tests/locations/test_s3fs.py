@@ -1,4 +1,4 @@
-"""S3 through s3fs: what is the same as through boto3, and what it can't do."""
+"""S3 through s3fs: the same as through boto3, except for exclusive creation."""
 
 import os
 import pickle
@@ -69,7 +69,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"1"}
 
     @pytest.mark.parametrize("size", [5, 6 * MIB])
-    def test_a_name_that_is_taken_is_a_conflict_and_kept(
+    def test_existing_name_is_a_conflict_and_kept(
         self, file_system: FileSystem, directory: str, size: int
     ) -> None:
         self.put(f"{directory}/x", b"first")
@@ -78,7 +78,7 @@ class TestS3fsFileSystem(FileSystemContract):
         assert self.files(directory) == {"x": b"first"}
         assert self.bucket.uploads() == []
 
-    def test_what_others_wrote_meanwhile_is_listed(
+    def test_files_written_by_others_are_listed(
         self, file_system: FileSystem, directory: str
     ) -> None:
         assert list(file_system.list(directory)) == []
@@ -112,10 +112,10 @@ def test_large_state_comes_back_as_it_was_stored(s3fs_bucket: S3Bucket) -> None:
     assert s3fs_bucket.uploads() == []
 
 
-# What is asked for
+# Requests
 
 
-def test_a_small_file_is_looked_for_and_put_without_a_condition(
+def test_small_file_is_checked_and_put_without_a_condition(
     watched_bucket: WatchedBucket,
 ) -> None:
     write(watched_bucket.use(), watched_bucket.uri, b"1")
@@ -127,7 +127,7 @@ def test_a_small_file_is_looked_for_and_put_without_a_condition(
     assert "x-amz-checksum-crc32c" in put.headers
 
 
-def test_a_large_file_goes_in_parts(watched_bucket: WatchedBucket) -> None:
+def test_large_file_goes_in_parts(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(12 * MIB + 1)
     write(watched_bucket.use(part_size=5 * MIB), watched_bucket.uri, data)
     assert watched_bucket.bucket.read("dir/x") == data
@@ -140,7 +140,7 @@ def test_a_large_file_goes_in_parts(watched_bucket: WatchedBucket) -> None:
     assert not any("if-none-match" in request.headers for request in watched_bucket.faults.requests)
 
 
-def test_a_file_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
+def test_file_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(3 * MIB)
     watched_bucket.bucket.client.put_object(
         Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data
@@ -150,7 +150,7 @@ def test_a_file_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
     assert watched_bucket.counts() == {"GetObject": 1}
 
 
-def test_a_thousand_files_are_deleted_by_one_request(watched_bucket: WatchedBucket) -> None:
+def test_thousand_files_are_deleted_by_one_request(watched_bucket: WatchedBucket) -> None:
     watched_bucket.use().delete([f"{watched_bucket.directory}/{number}" for number in range(1000)])
     assert watched_bucket.counts() == {"DeleteObjects": 1}
 
@@ -158,23 +158,23 @@ def test_a_thousand_files_are_deleted_by_one_request(watched_bucket: WatchedBuck
 # Uploads that were never finished
 
 
-def test_the_upload_of_a_writer_that_died_is_found_and_given_up(
+def test_upload_of_a_dead_writer_is_found_and_aborted(
     watched_bucket: WatchedBucket,
 ) -> None:
     watched_bucket.use()
-    begun = watched_bucket.bucket.client.create_multipart_upload(
+    started = watched_bucket.bucket.client.create_multipart_upload(
         Bucket=watched_bucket.bucket.name, Key="dir/deeper/x"
     )
     [upload] = pending_uploads(watched_bucket.directory)
     assert (upload.uri, upload.upload_id) == (
         f"{watched_bucket.directory}/deeper/x",
-        begun["UploadId"],
+        started["UploadId"],
     )
     abort_uploads([upload, upload])
     assert watched_bucket.bucket.uploads() == []
 
 
-def test_a_tree_is_deleted_with_the_uploads_in_it(watched_bucket: WatchedBucket) -> None:
+def test_tree_is_deleted_with_the_uploads_in_it(watched_bucket: WatchedBucket) -> None:
     client, name = watched_bucket.bucket.client, watched_bucket.bucket.name
     client.create_multipart_upload(Bucket=name, Key="dir/a/x")
     client.create_multipart_upload(Bucket=name, Key="dir/ab/x")
@@ -189,7 +189,7 @@ def test_a_tree_is_deleted_with_the_uploads_in_it(watched_bucket: WatchedBucket)
     "ignore:This process .* is multi-threaded:DeprecationWarning",
     "ignore:unclosed:ResourceWarning",
 )
-def test_a_forked_process_connects_anew(watched_bucket: WatchedBucket) -> None:
+def test_forked_process_makes_its_own_connection(watched_bucket: WatchedBucket) -> None:
     file_system = watched_bucket.use()
     write(file_system, f"{watched_bucket.directory}/parent", b"1")
     child = os.fork()
@@ -221,7 +221,7 @@ def test_sixteen_threads_share_a_file_system(watched_bucket: WatchedBucket) -> N
     assert len(watched_bucket.bucket.keys()) == 16
 
 
-def test_a_spawned_process_reaches_it_by_the_settings_and_without_boto3(
+def test_spawned_process_needs_only_the_settings_and_no_boto3(
     s3fs_bucket: S3Bucket,
 ) -> None:
     source = (

@@ -1,4 +1,4 @@
-"""S3 through s3fs: what goes wrong, is repeated and is told."""
+"""S3 through s3fs: faults, retries and errors."""
 
 import logging
 import os
@@ -42,12 +42,12 @@ __all__ = ["bucket", "s3_bucket", "watched_bucket"]
 
 
 CALLS: dict[str, Callable[[WatchedBucket, FileSystem], object]] = {
-    "PutObject": lambda watched, store: write(store, watched.uri, b"1"),
-    "HeadObject": lambda watched, store: write(store, watched.uri, b"1"),
-    "UploadPart": lambda watched, store: write(store, watched.uri, bytes(6 * MIB)),
-    "GetObject": lambda watched, store: store.open(watched.uri).close(),
-    "ListObjectsV2": lambda watched, store: store.list(watched.directory),
-    "DeleteObjects": lambda watched, store: store.delete([watched.uri]),
+    "PutObject": lambda watched_bucket, store: write(store, watched_bucket.uri, b"1"),
+    "HeadObject": lambda watched_bucket, store: write(store, watched_bucket.uri, b"1"),
+    "UploadPart": lambda watched_bucket, store: write(store, watched_bucket.uri, bytes(6 * MIB)),
+    "GetObject": lambda watched_bucket, store: store.open(watched_bucket.uri).close(),
+    "ListObjectsV2": lambda watched_bucket, store: store.list(watched_bucket.directory),
+    "DeleteObjects": lambda watched_bucket, store: store.delete([watched_bucket.uri]),
 }
 
 
@@ -66,9 +66,7 @@ def test_neither_s3fs_nor_botocore_repeats_anything(
 
 @pytest.mark.parametrize("name", [call for call in CALLS if call != "GetObject"])
 @pytest.mark.parametrize("fault", ["answer", "reset"])
-def test_what_fails_twice_is_done_at_the_third_time(
-    watched_bucket: WatchedBucket, name: str, fault: str
-) -> None:
+def test_third_attempt_succeeds(watched_bucket: WatchedBucket, name: str, fault: str) -> None:
     if fault == "answer":
         watched_bucket.faults.answer(503, s3_operation(name), times=2)
     else:
@@ -83,7 +81,7 @@ def test_what_fails_twice_is_done_at_the_third_time(
 
 
 @pytest.mark.parametrize(("name", "size"), [("PutObject", 1), ("CompleteMultipartUpload", 6 * MIB)])
-def test_a_commit_whose_answer_was_lost_is_one(
+def test_commit_with_a_lost_answer_succeeds(
     watched_bucket: WatchedBucket, name: str, size: int
 ) -> None:
     data = os.urandom(size)
@@ -93,7 +91,7 @@ def test_a_commit_whose_answer_was_lost_is_one(
     assert watched_bucket.bucket.uploads() == []
 
 
-def test_nobody_knows_the_outcome_of_a_commit_whose_answers_are_all_lost(
+def test_commit_without_any_answer_is_unknown(
     watched_bucket: WatchedBucket,
 ) -> None:
     watched_bucket.faults.lose_answer(s3_operation("PutObject"), "every")
@@ -101,7 +99,7 @@ def test_nobody_knows_the_outcome_of_a_commit_whose_answers_are_all_lost(
         write(watched_bucket.use(NEVER), watched_bucket.uri, b"1")
 
 
-def test_metadata_whose_answer_was_lost_is_published_once(watched_bucket: WatchedBucket) -> None:
+def test_metadata_with_a_lost_answer_is_published_once(watched_bucket: WatchedBucket) -> None:
     watched_bucket.faults.lose_answer(s3_operation("PutObject"))
     watched_bucket.use()
     publish(watched_bucket.uri, b"ours", single_writer=True)
@@ -110,7 +108,7 @@ def test_metadata_whose_answer_was_lost_is_published_once(watched_bucket: Watche
     assert watched_bucket.bucket.read("dir/x") == b"ours"
 
 
-def test_a_writer_that_fails_leaves_no_truncated_file(watched_bucket: WatchedBucket) -> None:
+def test_failed_writer_leaves_no_truncated_file(watched_bucket: WatchedBucket) -> None:
     stream = watched_bucket.use(part_size=5 * MIB).create(watched_bucket.uri)
     stream.write(bytes(6 * MIB))
     stream.abort()
@@ -121,7 +119,7 @@ def test_a_writer_that_fails_leaves_no_truncated_file(watched_bucket: WatchedBuc
     assert watched_bucket.bucket.uploads() == []
 
 
-def test_a_part_that_is_refused_leaves_nothing(watched_bucket: WatchedBucket) -> None:
+def test_refused_part_leaves_nothing(watched_bucket: WatchedBucket) -> None:
     watched_bucket.faults.answer(403, s3_operation("UploadPart"))
     with pytest.raises(InvalidRequestError):
         write(watched_bucket.use(part_size=5 * MIB), watched_bucket.uri, bytes(12 * MIB))
@@ -129,7 +127,7 @@ def test_a_part_that_is_refused_leaves_nothing(watched_bucket: WatchedBucket) ->
     assert watched_bucket.bucket.uploads() == []
 
 
-def test_reading_goes_on_where_the_connection_was_lost(watched_bucket: WatchedBucket) -> None:
+def test_read_resumes_after_a_lost_connection(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(3 * MIB)
     watched_bucket.bucket.client.put_object(
         Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data
@@ -139,13 +137,13 @@ def test_reading_goes_on_where_the_connection_was_lost(watched_bucket: WatchedBu
         assert stream.read() == data
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_forever(
+def test_silent_server_is_not_waited_for_forever(
     watched_bucket: WatchedBucket,
 ) -> None:
-    _, go_on = watched_bucket.faults.blocking(s3_operation("ListObjectsV2"))
+    _, may_answer = watched_bucket.faults.blocking(s3_operation("ListObjectsV2"))
     with pytest.raises(StorageUnavailableError):
         watched_bucket.use(NEVER, read_timeout=0.2).list(watched_bucket.directory)
-    go_on.set()
+    may_answer.set()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(
         (500, "InternalError", OutcomeUnknownError),
     ],
 )
-def test_an_error_says_what_to_do_and_tells_no_secret(
+def test_error_names_the_way_out_and_reveals_no_secret(
     watched_bucket: WatchedBucket,
     status: int,
     code: str,
@@ -178,24 +176,24 @@ def test_an_error_says_what_to_do_and_tells_no_secret(
     with pytest.raises(expected) as caught:
         write(file_system, watched_bucket.uri, b"1")
     assert caught.value.location == watched_bucket.uri
-    told = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(file_system)
-    assert "CALL: put_object" in told
-    assert SECRET not in told
-    assert TOKEN not in told
+    text = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(file_system)
+    assert "CALL: put_object" in text
+    assert SECRET not in text
+    assert TOKEN not in text
 
 
-def test_a_bucket_that_is_missing_is_not_an_empty_directory(watched_bucket: WatchedBucket) -> None:
+def test_missing_bucket_is_not_an_empty_directory(watched_bucket: WatchedBucket) -> None:
     with pytest.raises(InvalidRequestError, check=of_kind("no-bucket")):
         watched_bucket.use().list("fsspec+s3://missing/dir")
 
 
-def test_a_server_that_is_not_there_is_unavailable(watched_bucket: WatchedBucket) -> None:
+def test_missing_server_is_unavailable(watched_bucket: WatchedBucket) -> None:
     file_system = watched_bucket.use(NEVER, endpoint="http://127.0.0.1:1")
     with pytest.raises(StorageUnavailableError):
         file_system.list(watched_bucket.directory)
 
 
-def test_what_is_sent_again_after_a_kept_connection_broke_is_whole(
+def test_body_resent_after_a_broken_connection_is_complete(
     watched_bucket: WatchedBucket,
 ) -> None:
     file_system = watched_bucket.use(NEVER, part_size=5 * MIB, concurrency=1)

@@ -1,4 +1,4 @@
-"""S3 through s3fs: settings, credentials, and what is missing."""
+"""S3 through s3fs: settings, credentials and missing libraries."""
 
 import os
 import sys
@@ -33,11 +33,11 @@ __all__ = ["bucket", "s3fs_bucket", "watched_bucket"]
 
 @pytest.fixture
 def s3_bucket(memory_bucket: S3Bucket) -> S3Bucket:
-    """A bucket in memory: what is sent is looked at, and not what a server makes of it."""
+    """A bucket in memory: only the requests are compared."""
     return memory_bucket
 
 
-def test_a_buckets_own_settings_are_for_it_alone(watched_bucket: WatchedBucket) -> None:
+def test_settings_of_a_bucket_apply_only_to_it(watched_bucket: WatchedBucket) -> None:
     watched_bucket.use(endpoint="http://127.0.0.1:1", retries=NEVER)
     use_s3(settings_of(watched_bucket.bucket.server), watched_bucket.bucket.name)
     assert list(file_system_for(watched_bucket.directory).list(watched_bucket.directory)) == []
@@ -61,48 +61,51 @@ def test_s3a_is_the_same(s3fs_bucket: S3Bucket) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 6 * MIB])
-def test_a_setting_reaches_the_requests(
+def test_setting_reaches_the_requests(
     watched_bucket: WatchedBucket, changes: dict[str, Any], header: str, value: str, size: int
 ) -> None:
     write(watched_bucket.use(part_size=5 * MIB, **changes), watched_bucket.uri, bytes(size))
     name = "PutObject" if size == 1 else "CreateMultipartUpload"
-    [made] = [request for request in watched_bucket.faults.requests if s3_operation(name)(request)]
-    assert made.headers[header] == value
+    [sent] = [request for request in watched_bucket.faults.requests if s3_operation(name)(request)]
+    assert sent.headers[header] == value
 
 
-def test_what_the_settings_leave_open_is_fsspecs_to_say(
-    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unset_settings_come_from_fsspec(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     server = bucket.server
-    said = {
+    options = {
         "endpoint_url": server.endpoint,
         "key": server.access_key,
         "secret": server.secret_key,
     }
-    monkeypatch.setitem(conf, "s3", said)
+    monkeypatch.setitem(conf, "s3", options)
     file_system = S3fsFileSystem(S3Settings(region=server.region, path_style_access=True))
     write(file_system, f"fsspec+s3://{bucket.name}/x", b"1")
     assert bucket.read("x") == b"1"
 
 
-def test_the_settings_come_before_fsspecs(
+def test_settings_override_those_of_fsspec(
     watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"endpoint_url": "http://127.0.0.1:1", "key": "other", "secret": SECRET, "token": TOKEN}
-    monkeypatch.setitem(conf, "s3", said)
+    options = {
+        "endpoint_url": "http://127.0.0.1:1",
+        "key": "other",
+        "secret": SECRET,
+        "token": TOKEN,
+    }
+    monkeypatch.setitem(conf, "s3", options)
     write(watched_bucket.use(), watched_bucket.uri, b"1")
     assert not any(
         "x-amz-security-token" in request.headers for request in watched_bucket.faults.requests
     )
 
 
-def test_a_role_is_refused_with_the_way_out() -> None:
+def test_role_is_refused_with_the_way_out() -> None:
     file_system = S3fsFileSystem(S3Settings(assumed_role="arn:aws:iam::1:role/x"))
     with pytest.raises(InvalidRequestError, match="AWS_PROFILE"):
         file_system.list("fsspec+s3://bucket/dir")
 
 
-def test_certificates_that_are_missing_are_not_a_missing_object(
+def test_missing_certificates_are_not_a_missing_object(
     watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     missing = str(tmp_path / "missing")
@@ -113,7 +116,7 @@ def test_certificates_that_are_missing_are_not_a_missing_object(
         watched_bucket.use(endpoint="https://127.0.0.1:1").open(watched_bucket.uri)
 
 
-def test_who_has_no_credentials_is_told_so(
+def test_missing_credentials_are_reported(
     watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -124,7 +127,7 @@ def test_who_has_no_credentials_is_told_so(
         watched_bucket.use(access_key=None, secret_key=None).list(watched_bucket.directory)
 
 
-def test_without_s3fs_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_s3fs_is_reported_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(InvalidRequestError, match=r"pip install .* s3fs"):
         S3fsFileSystem(S3Settings(region="without-s3fs")).list("fsspec+s3://bucket/dir")

@@ -1,4 +1,4 @@
-"""Files that several checkpoints refer to: they go when, and only when, nobody does any more."""
+"""Files of several checkpoints: each is deleted once no checkpoint refers to it, and not before."""
 
 import sys
 
@@ -16,89 +16,89 @@ def handle(name: str, size: int = 1) -> FileStateHandle:
 
 
 @pytest.fixture
-def deleted() -> list[FileStateHandle]:
+def deletions() -> list[FileStateHandle]:
     return []
 
 
 @pytest.fixture
-def registry(deleted: list[FileStateHandle]) -> SharedStateRegistry:
-    return SharedStateRegistry(deleted.append)
+def registry(deletions: list[FileStateHandle]) -> SharedStateRegistry:
+    return SharedStateRegistry(deletions.append)
 
 
 A, B, C = handle("a"), handle("b"), handle("c")
 
 
-def test_a_file_goes_once_no_checkpoint_refers_to_it(
-    registry: SharedStateRegistry, deleted: list[FileStateHandle]
+def test_file_is_deleted_once_no_checkpoint_refers_to_it(
+    registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 1)
     registry.register(B, 1)
     registry.register(A, 2)
     registry.unregister_unused(1)
-    assert deleted == []
+    assert deletions == []
     registry.unregister_unused(2)
-    assert deleted == [B]
+    assert deletions == [B]
     registry.unregister_unused(3)
-    assert deleted == [B, A]
+    assert deletions == [B, A]
 
 
-def test_a_file_is_deleted_once(
-    registry: SharedStateRegistry, deleted: list[FileStateHandle]
+def test_file_is_deleted_once(
+    registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 1)
     for _ in range(3):
         registry.unregister_unused(2)
-    assert deleted == [A]
+    assert deletions == [A]
 
 
-def test_an_older_checkpoint_that_registers_late_takes_nothing_back(
-    registry: SharedStateRegistry, deleted: list[FileStateHandle]
+def test_late_registration_of_an_older_checkpoint_changes_nothing(
+    registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 5)
     registry.register(A, 3)
     registry.unregister_unused(5)
-    assert deleted == []
+    assert deletions == []
 
 
 def test_another_handle_of_the_same_file_is_refused_and_changes_nothing(
-    registry: SharedStateRegistry, deleted: list[FileStateHandle]
+    registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 1)
     with pytest.raises(InvalidRequestError, match="another length or checksum") as caught:
         registry.register(handle("a", 2), 9)
     assert caught.value.location == A.uri
     registry.unregister_unused(2)
-    assert deleted == [A]
+    assert deletions == [A]
 
 
 @pytest.mark.parametrize("lowest", [-1, 0, 1, -sys.maxsize])
-def test_an_id_below_all_is_nothing_to_it(
-    registry: SharedStateRegistry, deleted: list[FileStateHandle], lowest: int
+def test_id_below_all_deletes_nothing(
+    registry: SharedStateRegistry, deletions: list[FileStateHandle], lowest: int
 ) -> None:
     registry.register(A, 1)
     registry.unregister_unused(lowest)
-    assert deleted == []
+    assert deletions == []
 
 
 @pytest.mark.parametrize("lowest", [-1, 0, 7, 2**63 - 1])
-def test_an_empty_registry_has_nothing_to_delete(
-    registry: SharedStateRegistry, deleted: list[FileStateHandle], lowest: int
+def test_empty_registry_has_nothing_to_delete(
+    registry: SharedStateRegistry, deletions: list[FileStateHandle], lowest: int
 ) -> None:
     registry.unregister_unused(lowest)
-    assert deleted == []
+    assert deletions == []
 
 
-def test_an_id_above_all_deletes_all(
-    registry: SharedStateRegistry, deleted: list[FileStateHandle]
+def test_id_above_all_deletes_all(
+    registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 1)
     registry.register(B, 7)
     registry.unregister_unused(2**63 - 1)
-    assert deleted == [A, B]
+    assert deletions == [A, B]
 
 
-def test_a_deletion_may_use_the_registry() -> None:
-    """It is called without the lock."""
+def test_deletion_may_use_the_registry() -> None:
+    """The registry calls it without its lock."""
 
     def delete(_: FileStateHandle) -> None:
         using.register(C, 9)
@@ -117,9 +117,9 @@ steps = st.one_of(
 
 
 @given(done=st.lists(steps, max_size=40))
-def test_what_is_reachable_stays_and_all_else_goes(done: list[tuple[str, ...]]) -> None:
-    deleted: list[str] = []
-    registry = SharedStateRegistry(lambda handle: deleted.append(handle.uri))
+def test_reachable_files_stay_and_all_others_are_deleted(done: list[tuple[str, ...]]) -> None:
+    deletions: list[str] = []
+    registry = SharedStateRegistry(lambda handle: deletions.append(handle.uri))
     last_uses: dict[str, int] = {}
     for name, *arguments in done:
         if name == "register":
@@ -128,9 +128,9 @@ def test_what_is_reachable_stays_and_all_else_goes(done: list[tuple[str, ...]]) 
             last_uses[key] = max(number, last_uses.get(key, number))
         else:
             lowest = int(arguments[0])
-            deleted.clear()
+            deletions.clear()
             registry.unregister_unused(lowest)
             gone = {key for key, last_use in last_uses.items() if last_use < lowest}
-            assert sorted(deleted) == sorted(handle(key).uri for key in gone)
+            assert sorted(deletions) == sorted(handle(key).uri for key in gone)
             for key in gone:
                 del last_uses[key]

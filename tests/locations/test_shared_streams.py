@@ -1,4 +1,4 @@
-"""Shared streams that a task refers to by placeholders: the driver puts what they stand for into the checkpoint."""
+"""Placeholders of shared streams in reports of tasks: the driver resolves them."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from contracts.metadata import seal
 from holdfast.errors import CheckpointCorruptedError, CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
-from holdfast.locations.coordination import owns_shared_files, without_placeholders
+from holdfast.locations.coordination import has_only_job_files, without_placeholders
 from holdfast.locations.handles import PlaceholderStreamStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import decode_metadata, encode_metadata
 
@@ -21,7 +21,7 @@ SMALL = ByteStreamStateHandle(b"small")
 MANIFEST = ByteStreamStateHandle(b"manifest")
 
 
-def keyed(segments: Mapping[str, StreamStateHandle]) -> StoredSubtask:
+def keyed_state(segments: Mapping[str, StreamStateHandle]) -> StoredSubtask:
     return StoredSubtask(managed_keyed=(SegmentsStateHandle((0, 7), dict(segments), MANIFEST),))
 
 
@@ -34,40 +34,42 @@ def operator(*subtasks: StoredSubtask) -> StoredOperator:
 
 
 def test_streams_of_files_and_inline_take_the_place_of_their_placeholders() -> None:
-    reported = operator(keyed({A: placeholder(A, OLD), B: placeholder(B, SMALL), C: NEW}))
-    resolved = without_placeholders("counts", reported, [keyed({A: OLD, B: SMALL})], may_refer=True)
-    assert resolved == operator(keyed({A: OLD, B: SMALL, C: NEW}))
+    reported = operator(keyed_state({A: placeholder(A, OLD), B: placeholder(B, SMALL), C: NEW}))
+    resolved = without_placeholders(
+        "counts", reported, [keyed_state({A: OLD, B: SMALL})], may_refer=True
+    )
+    assert resolved == operator(keyed_state({A: OLD, B: SMALL, C: NEW}))
 
 
 def test_subtasks_of_another_parallelism_share_a_stream() -> None:
-    reported = operator(*[keyed({A: placeholder(A, OLD)})] * 2)
-    resolved = without_placeholders("counts", reported, [keyed({A: OLD})] * 2, may_refer=True)
-    assert resolved == operator(*[keyed({A: OLD})] * 2)
+    reported = operator(*[keyed_state({A: placeholder(A, OLD)})] * 2)
+    resolved = without_placeholders("counts", reported, [keyed_state({A: OLD})] * 2, may_refer=True)
+    assert resolved == operator(*[keyed_state({A: OLD})] * 2)
 
 
 @pytest.mark.parametrize(
     ("restored", "may_refer"),
     [
-        pytest.param([keyed({B: OLD}), keyed({A: OLD})], True, id="of another subtask"),
-        pytest.param([StoredSubtask(), StoredSubtask()], True, id="of nobody"),
-        pytest.param([keyed({A: NEW}), StoredSubtask()], True, id="of another size"),
-        pytest.param([keyed({A: OLD}), StoredSubtask()], False, id="of another job"),
+        pytest.param([keyed_state({B: OLD}), keyed_state({A: OLD})], True, id="of another subtask"),
+        pytest.param([StoredSubtask(), StoredSubtask()], True, id="without state"),
+        pytest.param([keyed_state({A: NEW}), StoredSubtask()], True, id="of another size"),
+        pytest.param([keyed_state({A: OLD}), StoredSubtask()], False, id="of another job"),
     ],
 )
-def test_a_stream_that_a_subtask_may_not_refer_to_is_declined(
+def test_reference_to_an_unknown_stream_is_declined(
     *, restored: list[StoredSubtask], may_refer: bool
 ) -> None:
-    reported = operator(keyed({A: placeholder(A, OLD)}), StoredSubtask())
+    reported = operator(keyed_state({A: placeholder(A, OLD)}), StoredSubtask())
     message = f"subtask 0 of operator 'counts' refers to shared stream '{A}' of 10 bytes"
     with pytest.raises(CheckpointDeclinedError, match=message):
         without_placeholders("counts", reported, restored, may_refer=may_refer)
 
 
-def test_a_report_whose_handles_contradict_themselves_is_declined() -> None:
-    """It would be stored, and be found damaged when it is needed."""
+def test_report_with_inconsistent_handles_is_declined() -> None:
+    """Otherwise it would be stored, and be found damaged when it is needed."""
     with pytest.raises(CheckpointDeclinedError, match="in subtask 0: a segment of the name 'x'"):
         without_placeholders(
-            "counts", operator(keyed({"x": NEW})), [StoredSubtask()], may_refer=True
+            "counts", operator(keyed_state({"x": NEW})), [StoredSubtask()], may_refer=True
         )
 
 
@@ -82,16 +84,16 @@ def test_a_report_whose_handles_contradict_themselves_is_declined() -> None:
         ((FileStateHandle(f"{JOB}/chk-3/01234567-x", 10),), False),
     ],
 )
-def test_a_state_is_its_jobs_own_if_all_its_shared_files_are_those_of_the_job(
+def test_only_shared_files_of_the_job_belong_to_it(
     *, streams: tuple[StreamStateHandle, ...], own: bool
 ) -> None:
     segments = {f"{number:032x}": stream for number, stream in enumerate(streams)}
-    assert owns_shared_files([StoredSubtask(), keyed(segments)], JOB) is own
+    assert has_only_job_files(keyed_state(segments).shared_streams().values(), JOB) is own
 
 
 def test_spread_files_are_the_jobs_own() -> None:
     spread = FileStateHandle("s3://bucket/.a3/job/shared/a3", 10)
-    assert owns_shared_files([keyed({A: spread})], "s3://bucket/job")
+    assert has_only_job_files([spread], "s3://bucket/job")
 
 
 def metadata(state: StoredSubtask) -> CheckpointMetadata:
@@ -105,24 +107,24 @@ def metadata(state: StoredSubtask) -> CheckpointMetadata:
     )
 
 
-def test_a_placeholder_is_never_stored() -> None:
+def test_placeholder_is_never_stored() -> None:
     with pytest.raises(InvalidRequestError, match=f"placeholder, of shared stream '{A}'"):
-        encode_metadata(metadata(keyed({A: placeholder(A, OLD)})), f"{JOB}/chk-7")
+        encode_metadata(metadata(keyed_state({A: placeholder(A, OLD)})), f"{JOB}/chk-7")
 
 
 def test_stored_metadata_with_a_placeholder_is_damaged() -> None:
-    body = msgspec.msgpack.encode(metadata(keyed({A: placeholder(A, OLD)})))
+    body = msgspec.msgpack.encode(metadata(keyed_state({A: placeholder(A, OLD)})))
     with pytest.raises(CheckpointCorruptedError, match=f"it has a placeholder, of '{A}'"):
         decode_metadata(seal(body), f"{JOB}/chk-7", uri=f"{JOB}/chk-7/_metadata")
 
 
-def test_what_a_placeholder_stands_for_was_not_written_again() -> None:
-    reported = keyed({A: placeholder(A, OLD), B: NEW})
+def test_stream_of_a_placeholder_does_not_count_as_written() -> None:
+    reported = keyed_state({A: placeholder(A, OLD), B: NEW})
     assert reported.written_bytes == NEW.size + MANIFEST.size
 
 
-def test_bytes_that_subtasks_share_are_stored_once() -> None:
-    """As they are after a job was rescaled."""
-    state = keyed({A: OLD, B: SMALL})
+def test_bytes_shared_by_subtasks_count_once() -> None:
+    """A rescaled job has such subtasks."""
+    state = keyed_state({A: OLD, B: SMALL})
     shared = msgspec.structs.replace(metadata(state), operators={"counts": operator(state, state)})
     assert shared.state_bytes == OLD.size + 2 * (SMALL.size + MANIFEST.size)

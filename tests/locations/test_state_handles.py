@@ -1,4 +1,4 @@
-"""What all handles to state can do."""
+"""The methods of all handles to state."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ each = pytest.mark.parametrize("handle_to", HANDLES.values(), ids=HANDLES)
 
 
 @each
-def test_a_handle_gives_its_stream_and_goes_on_with_another_one(
+def test_handle_returns_its_stream_and_accepts_another_one(
     handle_to: Callable[[StreamStateHandle], StateHandle],
 ) -> None:
     handle = handle_to(FILE)
@@ -41,17 +41,17 @@ def test_a_handle_gives_its_stream_and_goes_on_with_another_one(
 
 
 @each
-def test_a_handle_that_leads_beyond_its_stream_says_so(
+def test_handle_exceeding_its_stream_is_inconsistent(
     handle_to: Callable[[StreamStateHandle], StateHandle],
 ) -> None:
     assert handle_to(FILE).find_inconsistency() is None
-    flaw = handle_to(FileStateHandle("file:///a", 9)).find_inconsistency()
-    assert flaw is not None
-    assert flaw.endswith("of a stream of 9")
+    inconsistency = handle_to(FileStateHandle("file:///a", 9)).find_inconsistency()
+    assert inconsistency is not None
+    assert inconsistency.endswith("of a stream of 9")
 
 
 @each
-def test_a_handle_deletes_what_it_leads_to(
+def test_handle_deletes_its_bytes(
     handle_to: Callable[[StreamStateHandle], StateHandle], tmp_path: Path
 ) -> None:
     (tmp_path / "state").write_bytes(bytes(10))
@@ -66,7 +66,7 @@ MANIFEST = ByteStreamStateHandle(b"manifest")
 
 
 class TestSegments:
-    """State in many files, of which other checkpoints may have some."""
+    """State in many files; other checkpoints may refer to some of them."""
 
     def test_every_stream_is_given_changed_and_counted(self) -> None:
         handle = SegmentsStateHandle((4, 6), {A: FILE, B: OTHER}, MANIFEST)
@@ -75,16 +75,16 @@ class TestSegments:
         changed = handle.with_streams(lambda stream: OTHER if stream == FILE else stream)
         assert changed == SegmentsStateHandle((4, 6), {A: OTHER, B: OTHER}, MANIFEST)
 
-    def test_a_placeholder_counts_with_the_size_of_what_it_stands_for(self) -> None:
+    def test_placeholder_has_the_size_of_its_stream(self) -> None:
         placeholder = PlaceholderStreamStateHandle(A, 10)
         handle = SegmentsStateHandle((4, 6), {A: placeholder}, MANIFEST)
         assert (handle.size, handle.find_inconsistency()) == (18, None)
 
-    def test_a_placeholder_can_not_be_opened(self) -> None:
+    def test_placeholder_can_not_be_opened(self) -> None:
         with pytest.raises(InvalidRequestError, match=f"shared stream '{A}' has no bytes"):
             PlaceholderStreamStateHandle(A, 10).open_input_stream()
 
-    def test_what_a_report_has_written_is_deleted_and_no_more(self, tmp_path: Path) -> None:
+    def test_only_written_bytes_of_a_report_are_deleted(self, tmp_path: Path) -> None:
         old, new, manifest = (
             FileStateHandle(f"file://{tmp_path}/{name}", 10) for name in ("old", "new", "manifest")
         )
@@ -97,7 +97,7 @@ class TestSegments:
         assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
     @pytest.mark.parametrize(
-        ("segments", "flaw"),
+        ("segments", "inconsistency"),
         [
             ({"../escape": FILE}, "a segment of the name '../escape'"),
             ({A.upper(): FILE}, f"a segment of the name '{A.upper()}'"),
@@ -108,15 +108,15 @@ class TestSegments:
             ),
         ],
     )
-    def test_a_name_that_is_none_of_a_segment_is_a_flaw(
-        self, segments: dict[str, StreamStateHandle], flaw: str
+    def test_invalid_segment_name_is_inconsistent(
+        self, segments: dict[str, StreamStateHandle], inconsistency: str
     ) -> None:
-        assert SegmentsStateHandle((4, 6), segments, MANIFEST).find_inconsistency() == flaw
+        assert SegmentsStateHandle((4, 6), segments, MANIFEST).find_inconsistency() == inconsistency
 
-    def test_a_range_that_ends_before_it_begins_is_a_flaw(self) -> None:
+    def test_range_ending_before_it_begins_is_inconsistent(self) -> None:
         assert SegmentsStateHandle((4, 3), {}, MANIFEST).find_inconsistency() == "key groups 4 to 3"
 
-    def test_a_part_of_the_range_leads_to_the_same_streams(self) -> None:
+    def test_part_of_the_range_leads_to_the_same_streams(self) -> None:
         handle = SegmentsStateHandle((4, 6), {A: FILE}, MANIFEST)
         assert handle.intersection(0, 4) == SegmentsStateHandle((4, 4), {A: FILE}, MANIFEST)
         assert handle.intersection(7, 9) is None

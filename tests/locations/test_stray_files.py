@@ -1,4 +1,4 @@
-"""Metadata whose checksums are right, and that names files where its checkpoint can't have any."""
+"""Metadata with right checksums that names files where its checkpoint can't have any."""
 
 import json
 import os
@@ -39,7 +39,7 @@ VICTIMS = (
     f"job-2/shared/{NAME}",
     f"café/job/shared/{NAME}",
 )
-"""Files that belong to somebody else, by their paths in a checkpoint directory; the job in there is `job`."""
+"""Files of other programs, by their paths in a checkpoint directory with the job `job`."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def publish_metadata(
 
 
 def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
-    """Let a driver find a checkpoint, and go on until nothing is kept of it."""
+    """Let a driver find a checkpoint, and continue until nothing of it is retained."""
     cleaner = CheckpointsCleaner()
     access = job_in(f"file://{directory}")
     claims = ClaimedCheckpoints.restore(
@@ -119,7 +119,7 @@ def complete_two_more(directory: Path, checkpoint: CompletedCheckpoint) -> None:
         "file:///",
     ],
 )
-def test_metadata_that_names_a_stray_file_is_damage(directory: Path, uri: str) -> None:
+def test_metadata_naming_a_stray_file_is_corrupt(directory: Path, uri: str) -> None:
     pointer = publish_metadata(directory, uri.format(directory=directory, name=NAME))
     with pytest.raises(CheckpointCorruptedError, match="metadata names"):
         load_checkpoint(resolve_pointer(pointer))
@@ -158,7 +158,7 @@ def test_metadata_may_name_files_of_its_job_by_other_paths(directory: Path, uri:
     ],
 )
 def test_claim_with_a_stray_file_is_damage(directory: Path, pointer: str, file: str) -> None:
-    """What was claimed is gone but for this file and the record of the claim, as after a crash."""
+    """The claimed checkpoint is gone except for this file and the record of the claim, as after a crash."""
     paths = [path.format(directory=directory, name=NAME) for path in (pointer, file)]
     claim = ClaimedCheckpoint(f"file://{paths[0]}", "token", (f"file://{paths[1]}",))
     stored = publish_metadata(directory, f"file://{paths[1]}", (claim,))
@@ -168,7 +168,7 @@ def test_claim_with_a_stray_file_is_damage(directory: Path, pointer: str, file: 
         Path(paths[0]).mkdir(parents=True, exist_ok=True)
         holder = {"job_id": "job", "directory": f"file://{directory}/job", "claimed_ms": 1}
         (Path(paths[0]) / "_claimed").write_text(json.dumps(holder))
-    (stored / "_metadata").unlink()  # else nothing is released as long as it can't be read
+    (stored / "_metadata").unlink()  # otherwise nothing is released while it can't be read
     with suppress(CheckpointError):
         ClaimedCheckpoints(f"file://{directory}/job", [claim]).release(claim)
     assert victims_in(directory) == set(VICTIMS)

@@ -1,4 +1,4 @@
-"""What a sweep deletes and reports, and whose clock counts."""
+"""The files that a sweep deletes and reports, and the clock that counts."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -38,8 +38,8 @@ from holdfast.testing import ManualClock, metadata_of
 __all__ = ["access", "clock"]
 
 
-class TestWhatIsSwept:
-    def test_files_of_an_attempt_that_was_never_completed(
+class TestSweptFiles:
+    def test_files_of_an_incomplete_attempt_are_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         kept = write_checkpoint(access, 1)
@@ -53,7 +53,7 @@ class TestWhatIsSwept:
         assert files_below(memory_directory) == before
         assert_complete(kept)
 
-    def test_files_that_a_lost_attempt_has_left_beside_those_of_the_winner(
+    def test_files_of_a_lost_attempt_next_to_the_winners_are_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         loser = access.initialize_location_for_checkpoint(1)
@@ -65,7 +65,7 @@ class TestWhatIsSwept:
         assert report.directories == ()
         assert_complete(kept)
 
-    def test_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
+    def test_rest_of_a_half_deleted_checkpoint_is_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         cut_short, kept = write_checkpoint(access, 1), write_checkpoint(access, 2)
@@ -82,7 +82,7 @@ class TestWhatIsSwept:
         }
         assert_complete(kept)
 
-    def test_hidden_files_and_probes_of_a_process_that_died(
+    def test_hidden_files_and_probes_of_a_dead_process_are_swept(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         kept = write_checkpoint(access, 1)
@@ -106,7 +106,7 @@ class TestWhatIsSwept:
         assert files_below(memory_directory) == before
         assert_complete(kept)
 
-    def test_empty_directories_of_older_checkpoints_at_once_and_others_after_the_grace_period(
+    def test_empty_directories_of_older_checkpoints_are_swept_at_once(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         for number in (1, 2, 4, 5):
@@ -129,7 +129,7 @@ class TestWhatIsSwept:
         write_state(other.initialize_location_for_savepoint(1))
         finished = access.initialize_location_for_savepoint(1)
         kept = complete_checkpoint(finished, metadata_of(write_state(finished), checkpoint_id=1))
-        write_state(finished)  # a task that was too late; it is the user's now
+        write_state(finished)  # by a late task; the savepoint is the user's now
         before = files_below(memory_directory)
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
@@ -139,7 +139,7 @@ class TestWhatIsSwept:
         assert len(directories_below(savepoints)) == 2
         assert_complete(kept)
 
-    def test_savepoints_are_left_alone_unless_asked_for(
+    def test_savepoints_stay_unless_requested(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         orphan = write_state(access.initialize_location_for_savepoint(1))
@@ -147,7 +147,7 @@ class TestWhatIsSwept:
         assert sweep(memory_directory, "job", grace_s=GRACE).files == ()
         assert orphan.uri in files_below(memory_directory)
 
-    def test_what_a_killed_process_was_writing(self, local_directory: str) -> None:
+    def test_files_of_a_killed_process_are_swept(self, local_directory: str) -> None:
         """On disk it leaves a hidden file; a second sweep finds nothing."""
         access = job_in(local_directory)
         kept = write_checkpoint(access, 1)
@@ -187,7 +187,7 @@ sys.stdin.readline()
 
 
 class TestReports:
-    def test_a_dry_run_deletes_nothing_and_says_what_a_run_deletes(
+    def test_dry_run_reports_the_files_and_deletes_nothing(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         write_checkpoint(access, 3)
@@ -208,7 +208,7 @@ class TestReports:
         assert before[1] - directories_below(memory_directory) == set(dry.directories)
         assert young.uri in files_below(memory_directory)
 
-    def test_a_second_run_finds_nothing(
+    def test_second_run_finds_nothing(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         write_state(access.initialize_location_for_checkpoint(1))
@@ -216,7 +216,7 @@ class TestReports:
         assert sweep(memory_directory, "job", grace_s=GRACE).files
         assert sweep(memory_directory, "job", grace_s=GRACE) == SweepReport((), (), 0, False)
 
-    def test_a_job_without_a_directory_is_not_found_and_makes_none(
+    def test_job_without_a_directory_is_not_found_and_makes_none(
         self, memory_directory: str
     ) -> None:
         with pytest.raises(CheckpointNotFoundError):
@@ -224,11 +224,11 @@ class TestReports:
         assert directories_below(memory_directory) == set()
 
     @pytest.mark.parametrize("job_id", ["", ".", "..", "a/b", "../job"])
-    def test_what_is_no_job_id_is_refused(self, memory_directory: str, job_id: str) -> None:
+    def test_invalid_job_id_is_refused(self, memory_directory: str, job_id: str) -> None:
         with pytest.raises(InvalidRequestError):
             sweep(memory_directory, job_id)
 
-    def test_a_negative_grace_period_is_refused(
+    def test_negative_grace_period_is_refused(
         self, access: CheckpointStorageAccess, memory_directory: str
     ) -> None:
         with pytest.raises(InvalidRequestError, match="must be >= 0"):
@@ -241,14 +241,14 @@ class _SkewedFileSystem(MemoryFileSystem):
     skew_ms = 0
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        behind = uri.replace("skewed:", "memory:")
+        inner = uri.replace("skewed:", "memory:")
         return [
             replace(
                 entry,
                 uri=entry.uri.replace("memory:", "skewed:"),
                 modified_ms=entry.modified_ms + self.skew_ms,
             )
-            for entry in super().list(behind)
+            for entry in super().list(inner)
         ]
 
 
@@ -257,7 +257,7 @@ class TestTheClock:
     def directory(self, memory_directory: str, clock: ManualClock) -> Iterator[str]:
         name = memory_directory.removeprefix("memory:///")
 
-        def behind(method: str) -> Callable[..., object]:
+        def redirect(method: str) -> Callable[..., object]:
             plain = getattr(MemoryFileSystem, method)
 
             def call(self: MemoryFileSystem, uri: object, *rest: object) -> object:
@@ -277,7 +277,7 @@ class TestTheClock:
             "delete_empty_directory",
             "delete_tree",
         )
-        kind = type("Skewed", (_SkewedFileSystem,), {name: behind(name) for name in methods})
+        kind = type("Skewed", (_SkewedFileSystem,), {name: redirect(name) for name in methods})
         register_file_system("skewed", lambda: kind(clock))
         try:
             yield f"skewed:///{name}"
@@ -286,7 +286,7 @@ class TestTheClock:
             _SkewedFileSystem.skew_ms = 0
 
     @pytest.mark.parametrize("hours", [-30, -5, 0, 5, 30])
-    def test_that_counts_is_the_stores_and_not_the_local_one(
+    def test_clock_of_the_store_counts_and_not_the_local_one(
         self, directory: str, clock: ManualClock, hours: int
     ) -> None:
         _SkewedFileSystem.skew_ms = hours * 3_600_000
@@ -298,7 +298,7 @@ class TestTheClock:
         assert uris(sweep(directory, "job", grace_s=3600)) == {orphan.uri}
 
 
-def test_a_whole_directory_can_be_named_by_a_path(local_directory: str, tmp_path: Path) -> None:
+def test_whole_directory_can_be_named_by_a_path(local_directory: str, tmp_path: Path) -> None:
     job_in(local_directory)
     assert sweep(tmp_path, "job") == sweep(local_directory, "job")
     assert checkpoint_storage(tmp_path) == checkpoint_storage(local_directory)

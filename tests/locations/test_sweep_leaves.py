@@ -1,4 +1,4 @@
-"""What a sweep leaves, and which metadata stops it."""
+"""The files that a sweep leaves, and metadata that stops it."""
 
 import os
 import shutil
@@ -32,14 +32,14 @@ from holdfast.locations.adapters import (
     FileStateHandle,
     file_system_for,
 )
+from holdfast.locations.checksums import checksum_of
 from holdfast.locations.coordination import GRACE_S
-from holdfast.locations.handles import checksum_of
 from holdfast.testing import Faults, ManualClock, metadata_of
 
 __all__ = ["access", "clock"]
 
 
-class TestWhatIsLeft:
+class TestKeptFiles:
     @pytest.mark.parametrize(
         "name",
         [
@@ -74,7 +74,7 @@ class TestWhatIsLeft:
             "../savepoints/savepoint-job-0123456789ab/notes.txt",
         ],
     )
-    def test_what_has_no_name_of_ours_or_stands_elsewhere(
+    def test_files_with_foreign_names_or_places_stay(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock, name: str
     ) -> None:
         kept = write_checkpoint(access, 1)
@@ -90,7 +90,7 @@ class TestWhatIsLeft:
         assert uri in files_below(memory_directory)
         assert_complete(kept)
 
-    def test_the_claim(
+    def test_claim(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         owner = access.claim_job()
@@ -98,7 +98,7 @@ class TestWhatIsLeft:
         sweep(memory_directory, "job", grace_s=0)
         owner.check()
 
-    def test_what_is_younger_than_the_grace_period_is_counted(
+    def test_files_within_the_grace_period_are_counted(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         location = access.initialize_location_for_checkpoint(1)
@@ -110,8 +110,8 @@ class TestWhatIsLeft:
         assert report.within_grace == 2
         assert young <= files_below(memory_directory)
 
-    def test_old_file_that_was_just_linked_in_is_young(self, tmp_path: Path) -> None:
-        """A segment that a failing query has kept for two days is stored at last, by a second name."""
+    def test_old_file_is_young_after_it_was_linked(self, tmp_path: Path) -> None:
+        """A segment that a failing query has kept for two days is finally stored, under a second name."""
         segment = tmp_path / "segment"
         segment.write_bytes(b"x" * 100)
         age("", [str(segment)], 2 * GRACE_S)
@@ -125,8 +125,8 @@ class TestWhatIsLeft:
         assert isinstance(handle, FileStateHandle)
         assert segment.samefile(handle.uri.removeprefix("file://"))
 
-    def test_savepoint_that_is_being_copied_with_its_times_is_young(self, tmp_path: Path) -> None:
-        """As `cp -a` does it, which copies `_metadata` when it comes to it."""
+    def test_savepoint_copied_with_its_times_is_young(self, tmp_path: Path) -> None:
+        """`cp -a` copies so; it copies `_metadata` at any time."""
         access = job_in(f"file://{tmp_path}")
         handle = write_state(access.initialize_location_for_savepoint(1))
         age("", [handle.uri], 2 * GRACE_S)
@@ -136,7 +136,7 @@ class TestWhatIsLeft:
         report = sweep(tmp_path, "job", savepoint_directory=tmp_path / "savepoints")
         assert (uris(report), report.within_grace) == ({handle.uri}, 1)
 
-    def test_directories_that_hold_something_are_not_said_to_be_empty(
+    def test_directories_with_entries_are_not_reported_as_empty(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         foreign = put(f"{memory_directory}/job/chk-1/notes.txt")
@@ -147,9 +147,7 @@ class TestWhatIsLeft:
         assert {foreign, young.uri} <= files_below(memory_directory)
         assert report.directories == ()
 
-    def test_a_directory_that_a_new_driver_has_begun_to_use_again(
-        self, local_directory: str
-    ) -> None:
+    def test_directory_reused_by_a_new_driver_stays(self, local_directory: str) -> None:
         """Another driver died in it long ago. Tasks make no directories; they need this one."""
         access = job_in(local_directory)
         write_checkpoint(access, 1)
@@ -160,7 +158,7 @@ class TestWhatIsLeft:
         assert uris(report) == {orphan.uri}
         complete_checkpoint(pending, metadata_of(write_state(pending), checkpoint_id=2))
 
-    def test_the_grace_period_is_a_day_unless_told(
+    def test_grace_period_is_a_day_by_default(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         orphan = write_state(access.initialize_location_for_checkpoint(1))
@@ -189,16 +187,16 @@ class TestWhatIsLeft:
         assert (outside / name[::-1]).read_bytes() == b"theirs"
         assert_complete(kept)
 
-    def test_shared_files_that_are_known_by_another_uri(
+    def test_shared_files_known_by_another_uri_stay(
         self, faults: Faults, clock: ManualClock
     ) -> None:
-        """As when a job writes to s3a:// and is swept at s3://: all of its metadata names s3a."""
+        """A job that writes to s3a:// and is swept at s3:// is such a case: all its metadata names s3a."""
         kept = write_checkpoint(job_in(faults.directory), 1)
         clock.advance(2 * GRACE)
         sweep(faults.inner_directory, "job", grace_s=GRACE)
         assert_complete(kept)
 
-    def test_shared_files_that_are_known_by_a_path_through_a_link(
+    def test_shared_files_known_by_a_path_through_a_link_stay(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         (tmp_path / "disk").mkdir()
@@ -211,10 +209,10 @@ class TestWhatIsLeft:
 
 class TestUnreadableMetadata:
     @pytest.fixture(params=["first", "middle", "last"])
-    def damaged(
+    def damage_metadata(
         self, request: pytest.FixtureRequest, access: CheckpointStorageAccess, clock: ManualClock
     ) -> str:
-        """URI of the metadata of one of three checkpoints, beside orphans."""
+        """Damage the metadata of one of three checkpoints, next to orphans; returns its URI."""
         number = ["first", "middle", "last"].index(request.param)
         checkpoints = [write_checkpoint(access, checkpoint_id) for checkpoint_id in (1, 2, 3)]
         write_state(access.initialize_location_for_checkpoint(2))
@@ -225,23 +223,25 @@ class TestUnreadableMetadata:
         return uri.uri
 
     @pytest.mark.parametrize("kept_bytes", [0, 1, 19, 20, 100, -1])
-    def test_that_was_cut_off_stops_it(
-        self, damaged: str, memory_directory: str, kept_bytes: int
+    def test_truncated_metadata_stops_it(
+        self, damage_metadata: str, memory_directory: str, kept_bytes: int
     ) -> None:
-        overwrite(damaged, content_of(damaged)[:kept_bytes])
-        self.is_stopped(memory_directory, CheckpointCorruptedError, damaged)
+        overwrite(damage_metadata, content_of(damage_metadata)[:kept_bytes])
+        self.is_stopped(memory_directory, CheckpointCorruptedError, damage_metadata)
 
-    def test_that_a_newer_version_wrote_stops_it(self, damaged: str, memory_directory: str) -> None:
-        content = content_of(damaged)[:-4]
+    def test_metadata_of_a_newer_version_stops_it(
+        self, damage_metadata: str, memory_directory: str
+    ) -> None:
+        content = content_of(damage_metadata)[:-4]
         newer = content[:8] + (2).to_bytes(4) + content[12:]
-        overwrite(damaged, newer + crc32c(newer).to_bytes(4))
-        self.is_stopped(memory_directory, UnsupportedFormatError, damaged)
+        overwrite(damage_metadata, newer + crc32c(newer).to_bytes(4))
+        self.is_stopped(memory_directory, UnsupportedFormatError, damage_metadata)
 
-    def test_that_is_another_kind_of_file_stops_it(
-        self, damaged: str, memory_directory: str
+    def test_metadata_of_another_type_stops_it(
+        self, damage_metadata: str, memory_directory: str
     ) -> None:
-        overwrite(damaged, b"Flink's own, or whatever")
-        self.is_stopped(memory_directory, CheckpointCorruptedError, damaged)
+        overwrite(damage_metadata, b"Flink's own, or whatever")
+        self.is_stopped(memory_directory, CheckpointCorruptedError, damage_metadata)
 
     def is_stopped(self, directory: str, kind: type[CheckpointError], metadata: str) -> None:
         before = (files_below(directory), directories_below(directory))
@@ -257,10 +257,10 @@ def content_of(uri: str) -> bytes:
         return stream.read()
 
 
-def test_the_metadata_that_a_sweep_reads_is_what_keeps_files(
+def test_metadata_read_by_the_sweep_keeps_its_files(
     access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
 ) -> None:
-    """Take it away, and the same files go: the tests above would pass on a sweep that is blind."""
+    """Without it the same files are deleted: the tests above would pass with a sweep that sees no files."""
     kept = write_checkpoint(access, 1)
     clock.advance(2 * GRACE)
     assert sweep(memory_directory, "job", grace_s=GRACE).files == ()

@@ -22,11 +22,9 @@ from holdfast.testing import ANY_CALL, Faults, ManualClock, metadata_of
 __all__ = ["access", "clock"]
 
 
-class TestMeanwhile:
+class TestConcurrentChanges:
     @pytest.mark.parametrize("call", ["create", "open", "delete"])
-    def test_a_driver_that_claims_the_job_stops_it(
-        self, faults: Faults, clock: ManualClock, call: str
-    ) -> None:
+    def test_new_claim_stops_the_sweep(self, faults: Faults, clock: ManualClock, call: str) -> None:
         access = job_in(faults.inner_directory)
         access.claim_job()
         write_checkpoint(access, 1)
@@ -43,10 +41,10 @@ class TestMeanwhile:
         assert before <= files_below(f"{faults.inner_directory}/job")
 
     @pytest.mark.parametrize("number", range(1, 12))
-    def test_a_checkpoint_that_is_completed_survives_it(
+    def test_completed_checkpoint_survives_the_sweep(
         self, faults: Faults, clock: ManualClock, number: int
     ) -> None:
-        """Whenever it is completed; its files are as old as they may be."""
+        """At any time; its files are as old as they may be."""
         access = job_in(faults.directory)
         old = write_checkpoint(access, 1)
         clock.advance(2 * GRACE)
@@ -67,10 +65,10 @@ class TestMeanwhile:
         for checkpoint in made:
             assert_complete(checkpoint)
 
-    def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
+    def test_checkpoint_with_older_shared_files_survives_the_sweep(
         self, memory_directory: str, clock: ManualClock
     ) -> None:
-        """With one that is retained: the sweep lists the old one, which goes before it is read."""
+        """The sweep lists the old one, which is deleted before it is read."""
         from holdfast.testing import faulty_file_system
 
         number, reached = 0, True
@@ -84,7 +82,7 @@ class TestMeanwhile:
                 clock.advance(2 * GRACE)
                 made: list[CompletedCheckpoint] = []
 
-                def go_on(
+                def change_job(
                     made: list[CompletedCheckpoint] = made,
                     access: CheckpointStorageAccess = access,
                     old: CompletedCheckpoint = old,
@@ -93,7 +91,7 @@ class TestMeanwhile:
                     old.discard()
 
                 faults.calls.clear()
-                faults.before(ANY_CALL, go_on, nth=number)
+                faults.before(ANY_CALL, change_job, nth=number)
                 sweep(faults.directory, "job", grace_s=GRACE)
                 faults.clear()
                 for checkpoint in made:
@@ -101,7 +99,7 @@ class TestMeanwhile:
                     assert_complete(checkpoint)
         assert number > 10
 
-    def test_a_late_commit_in_the_place_of_a_checkpoint_that_is_deleted_hides_no_other(
+    def test_late_commit_in_the_place_of_a_deleted_one_hides_no_other(
         self, faults: Faults, clock: ManualClock
     ) -> None:
         """A driver that was thought dead commits it; the model in `proof` has found what it hid."""
@@ -113,21 +111,21 @@ class TestMeanwhile:
         clock.advance(2 * GRACE)
         made: list[CompletedCheckpoint] = []
 
-        def go_on() -> None:
+        def change_job() -> None:
             made.append(write_checkpoint(access, 2, shared_of(old)))
-            # The directory, which the file systems below would miss, goes behind the late commit.
+            # The directory, which the file systems below would miss, is deleted after the late commit.
             file_system_for(faults.inner_directory).delete(
                 [f"{faults.inner_directory}/job/chk-1/{METADATA_FILE}"]
             )
             complete_checkpoint(late, late_metadata)
 
-        faults.before("open", go_on)  # of what was listed
+        faults.before("open", change_job)  # of a listed file
         sweep(faults.directory, "job", grace_s=GRACE)
         [newest] = made
         assert_complete(newest)
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
-    def test_a_store_that_fails_anywhere_loses_nothing_that_matters(
+    def test_store_failing_anywhere_loses_no_needed_file(
         self, memory_directory: str, clock: ManualClock, *, lands: bool
     ) -> None:
         from holdfast.testing import faulty_file_system
@@ -152,7 +150,7 @@ class TestMeanwhile:
                     failed = True
                 else:
                     failed = number <= len(faults.calls) - faults.calls.count("abort")
-                    assert not failed, "a call failed, and nobody was told"
+                    assert not failed, "a call failed, and no error was raised"
                 faults.clear()
                 assert_complete(first)
                 assert_complete(second)
@@ -163,7 +161,7 @@ class TestMeanwhile:
                 assert not any("_probe-" in name for name in left)
         assert number > 10
 
-    def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(
+    def test_checkpoint_deleted_concurrently_does_not_stop_the_sweep(
         self, faults: Faults, clock: ManualClock
     ) -> None:
         access = job_in(faults.directory)

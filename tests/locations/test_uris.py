@@ -29,14 +29,14 @@ from holdfast.locations.adapters import MemoryFileSystem, file_system_for
         (Path("/a/../b"), "file:///b"),
     ],
 )
-def test_a_location_has_one_form(given: str | Path, normal: str) -> None:
+def test_location_is_normalized(given: str | Path, normal: str) -> None:
     storage = checkpoint_storage(given)
     assert isinstance(storage, FileSystemCheckpointStorage)
     assert storage.directory == normal
     assert checkpoint_storage(normal) == storage
 
 
-def test_a_relative_path_is_below_the_working_directory(
+def test_relative_path_is_below_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,19 +66,19 @@ def test_a_relative_path_is_below_the_working_directory(
         ("nothing://bucket/x", "no file system for nothing://"),
     ],
 )
-def test_what_can_not_hold_checkpoints_is_refused(given: str | Path, message: str) -> None:
+def test_uri_unfit_for_checkpoints_is_refused(given: str | Path, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         checkpoint_storage(given)
 
 
-def test_a_password_is_refused_and_not_repeated() -> None:
+def test_password_is_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidRequestError, match="password") as caught:
         checkpoint_storage("sftp://me:hunter2@host:22/data")
     assert caught.value.location == "sftp://…@host:22/data"
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
+def test_password_with_a_slash_is_refused_and_not_shown() -> None:
     with pytest.raises(InvalidRequestError, match="password") as caught:
         checkpoint_storage("s3://AKIA:TOP/SE@CRET@bucket/data")
     assert caught.value.location == "s3://…@bucket/data"
@@ -86,13 +86,13 @@ def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
     assert "SE@CRET" not in str(caught.value)
 
 
-def test_a_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
+def test_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
     storage = checkpoint_storage(tmp_path / "a\nb")
     assert isinstance(storage, FileSystemCheckpointStorage)
     assert storage.directory == f"file://{tmp_path}/a\nb"
 
 
-def test_the_scheme_picks_the_file_system() -> None:
+def test_scheme_picks_the_file_system() -> None:
     assert isinstance(file_system_for("memory:///a").inner, MemoryFileSystem)
     with pytest.raises(InvalidRequestError, match=r"file://, .*memory://"):
         file_system_for("nothing:///a")
@@ -128,7 +128,7 @@ def test_control_character_in_a_local_path_is_kept(character: str) -> None:
         (f"s3a://bucket/{'ä' * 600}", "1201 bytes"),
     ],
 )
-def test_path_that_the_store_does_not_take_is_refused(uri: str, reason: str) -> None:
+def test_path_rejected_by_the_store_is_refused(uri: str, reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         checkpoint_storage(uri)
 
@@ -136,5 +136,5 @@ def test_path_that_the_store_does_not_take_is_refused(uri: str, reason: str) -> 
 @pytest.mark.parametrize(
     "uri", ["s3://bucket/a:b", "s3://bucket/a b%20ä~'", "hdfs://namenode:8020/a b"]
 )
-def test_path_that_the_store_takes_stays_as_it_is(uri: str) -> None:
+def test_path_accepted_by_the_store_is_unchanged(uri: str) -> None:
     assert uripath.normalize(uri) == uri

@@ -16,7 +16,7 @@ from servers.in_process import in_process_faults, serve
 from servers.memory_s3 import MemoryS3
 from servers.s3 import S3Bucket, S3Server
 
-from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems import s3_client
 from holdfast.testing import HttpFaults, http_faults
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from jobs.fixtures import job, spark, state_backend
@@ -48,6 +49,23 @@ def fork(directory: str) -> str:
 def restore(savepoint: str, fork: str, directory: str) -> "partial[RestoredQuery]":
     """Return a function that restores the savepoint as the fork."""
     return partial(restore_savepoint, savepoint, fork, checkpoint_dir=f"{directory}/forked")
+
+
+@pytest.fixture
+def _unregister_s3() -> Iterator[None]:
+    """Unregister the file systems of S3 after the test."""
+    yield
+    for scheme in ("s3", "s3a"):
+        unregister_file_system(scheme)
+
+
+@pytest.fixture
+def task_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a local directory that tasks get as from Spark."""
+    directory = tmp_path / "blockmgr-1"
+    directory.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(directory))
+    return directory
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Each kind of bad input gets one clear error, before the sink sees any data.
+"""Bad input raises one clear error before the sink gets any data.
 
-Here are those that Spark has a part in; `test_continuation.py` and `test_subtask.py` have the others.
+Most of these tests need Spark; `test_continuation.py` and `test_subtask.py` have the others.
 """
 
 import re
@@ -18,13 +18,14 @@ from pyspark.sql import functions as F
 
 from holdfast import StatefulFunction, stateful_query
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.checkpoint_location import check_disjoint
 from holdfast.spark.query import StatefulOperator
 from holdfast.spark.settings import Settings
 from holdfast.spark_progress import history_of
 
 
-def refused(job: Job, operator: StatefulOperator, *words: str) -> None:
-    """The job fails with an error that has all these words, and the output stays as it was."""
+def check_refused(job: Job, operator: StatefulOperator, *words: str) -> None:
+    """Check that the job fails with an error that has all these words, and writes no output."""
     before = job.ids_written()
     with pytest.raises(StreamingQueryException) as caught:
         job.run(operator)
@@ -33,23 +34,14 @@ def refused(job: Job, operator: StatefulOperator, *words: str) -> None:
     assert job.ids_written() == before
 
 
-@pytest.fixture
-def ran(job: Job) -> Job:
-    """A job that has completed two checkpoints and has more to read."""
-    job.feed(files=2)
-    job.run(job.operator(Groups(70)))
-    job.feed(files=1)
-    return job
-
-
 def test_no_checkpoint_directory_is_refused(job: Job) -> None:
     job.feed(files=1)
     job.settings = {}
     operator = job.operator(Groups(70))
-    refused(job, operator, "InvalidRequestError", "set spark.holdfast.checkpoint.dir")
+    check_refused(job, operator, "InvalidRequestError", "set spark.holdfast.checkpoint.dir")
 
 
-def test_an_error_of_holdfast_comes_in_few_lines_and_not_from_py4j(
+def test_error_of_holdfast_is_short_and_not_logged_by_py4j(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     job.feed(files=1)
@@ -77,7 +69,7 @@ def test_an_error_of_holdfast_comes_in_few_lines_and_not_from_py4j(
         ({"job.id": "../x"}, ["job id", "can't name a directory"]),
     ],
 )
-def test_a_bad_setting_is_refused_by_name(settings: dict[str, str], words: list[str]) -> None:
+def test_bad_setting_is_refused_by_name(settings: dict[str, str], words: list[str]) -> None:
     given = {"spark.holdfast.checkpoint.dir": "file:///tmp/x", "spark.app.name": "x"}
     given |= {f"spark.holdfast.{key}": value for key, value in settings.items()}
     with pytest.raises(InvalidRequestError) as caught:
@@ -87,7 +79,7 @@ def test_a_bad_setting_is_refused_by_name(settings: dict[str, str], words: list[
 
 
 def test_bad_setting_of_the_session_is_refused_before_the_query_starts(job: Job) -> None:
-    """As `--conf` sets it, which nothing has looked at before."""
+    """Settings by `--conf` were not checked before."""
     for key, value in {"checkpoint.num-retained": "0", "checkpoint.dirr": "file:///x"}.items():
         settings = {f"spark.holdfast.{key}": value}
         with session_with(job.spark, settings), pytest.raises(InvalidRequestError, match=key):
@@ -98,12 +90,12 @@ def test_bad_setting_of_the_session_is_refused_before_the_query_starts(job: Job)
 def test_checkpoints_among_files_of_spark_are_refused(job: Job) -> None:
     job.feed(files=1)
     job.settings["spark.holdfast.checkpoint.dir"] = (job.spark_checkpoint / "state").as_uri()
-    refused(job, job.operator(Groups(70)), "InvalidRequestError", "overlap")
+    check_refused(job, job.operator(Groups(70)), "InvalidRequestError", "overlap")
 
 
 @pytest.mark.exhaustive
-def test_a_damaged_state_file_is_refused(job: Job) -> None:
-    job.settings["spark.holdfast.state.worker-memory"] = "0"  # else nobody reads it
+def test_damaged_state_file_is_refused(job: Job) -> None:
+    job.settings["spark.holdfast.state.worker-memory"] = "0"  # otherwise the file would not be read
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
@@ -112,13 +104,16 @@ def test_a_damaged_state_file_is_refused(job: Job) -> None:
     content = bytearray(state.read_bytes())
     content[len(content) // 2] ^= 1
     state.write_bytes(content)
-    refused(job, job.operator(Groups(70)), "CheckpointCorruptedError", state.name, "crc32c")
+    check_refused(job, job.operator(Groups(70)), "CheckpointCorruptedError", state.name, "crc32c")
 
 
-def test_state_of_another_type_is_refused(ran: Job) -> None:
-    operator = ran.operator(RowNumbers(), schema="id long, nth long, subtask int")
-    refused(
-        ran,
+def test_state_of_another_type_is_refused(job: Job) -> None:
+    job.feed(files=2)
+    job.run(job.operator(Groups(70)))
+    job.feed(files=1)
+    operator = job.operator(RowNumbers(), schema="id long, nth long, subtask int")
+    check_refused(
+        job,
         operator,
         "StateMigrationError",
         "'rows'",
@@ -127,14 +122,16 @@ def test_state_of_another_type_is_refused(ran: Job) -> None:
     )
 
 
-def test_a_function_that_can_not_travel_is_refused(job: Job) -> None:
+def test_unpicklable_function_is_refused(job: Job) -> None:
     job.feed(files=1)
     function = Groups(70)
     function.lock = threading.Lock()  # type: ignore[attr-defined]
-    refused(job, job.operator(function), "'operator' can't be pickled", "lock", "initialize_state")
+    check_refused(
+        job, job.operator(function), "'operator' can't be pickled", "lock", "initialize_state"
+    )
 
 
-UNUSABLE: tuple[list[str], ...] = (
+BAD_COLUMNS: tuple[list[str], ...] = (
     ["id", "id AS ID"],
     ["id AS `a.b`"],
     ["id AS __HOLDFAST_subtask"],
@@ -143,12 +140,12 @@ UNUSABLE: tuple[list[str], ...] = (
 )
 
 
-def test_columns_that_cannot_be_used_are_refused(job: Job) -> None:
+def test_unusable_columns_are_refused(job: Job) -> None:
     job.feed(files=1)
     operator = job.part(Groups(1), "operator")
 
     def process(batch: DataFrame, _batch_id: int) -> None:
-        for columns in UNUSABLE:
+        for columns in BAD_COLUMNS:
             with pytest.raises(InvalidRequestError, match="there must be at least one"):
                 operator.apply(batch.selectExpr(*columns))
         with pytest.raises(InvalidRequestError, match="'operator' have a column type that Arrow"):
@@ -199,14 +196,45 @@ def test_bad_arguments_are_refused_at_once(job: Job, options: dict[str, object],
         job.operator(Groups(1), **options)
 
 
-def test_a_function_that_is_no_operator_is_refused(job: Job) -> None:
+def test_other_objects_than_functions_are_refused(job: Job) -> None:
     with pytest.raises(InvalidRequestError, match="StatefulFunction"):
         job.operator(cast("StatefulFunction", len))
     with pytest.raises(InvalidRequestError, match="Groups is a class; pass an object of it"):
         job.operator(cast("StatefulFunction", Groups))
 
 
-def test_calling_the_operator_outside_of_a_stream_is_refused(spark: SparkSession, job: Job) -> None:
+def test_call_of_an_operator_outside_of_a_stream_is_refused(spark: SparkSession, job: Job) -> None:
     operator = job.operator(Groups(70))
     with pytest.raises(InvalidRequestError, match="foreachBatch"):
         operator(spark.range(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("location", "directory"),
+    [
+        ("s3a://bucket/spark", "s3://bucket/spark/state"),
+        ("s3://bucket/spark", "fsspec+s3a://bucket/spark"),
+        ("s3a://bucket/spark/all", "s3://bucket/spark/all/state/_entropy_"),
+        ("s3a://bucket/state/job/spark", "s3://bucket/state"),
+        ("fsspec+sftp://host/spark", "sftp://host/spark/state"),
+        ("file:/tmp/spark/", "file:///tmp/spark/state"),
+    ],
+)
+def test_overlapping_directories_are_refused_in_any_spelling(location: str, directory: str) -> None:
+    with pytest.raises(InvalidRequestError, match="outside of the checkpointLocation"):
+        check_disjoint(location, directory, "job")
+
+
+@pytest.mark.parametrize(
+    ("location", "directory"),
+    [
+        ("s3a://bucket/spark", "s3://bucket/spark-state"),
+        ("s3a://bucket/spark", "s3://other/spark/state"),
+        ("s3a://bucket/spark", "gs://bucket/spark/state"),
+        ("s3a://bucket/all/spark", "s3://bucket/all"),
+        ("s3a://key:secret@bucket/spark", "s3://bucket/state"),
+        ("s3a://bucket/spark", None),
+    ],
+)
+def test_separate_directories_are_accepted(location: str, directory: str | None) -> None:
+    check_disjoint(location, directory, "job")

@@ -1,4 +1,4 @@
-"""Times of batches without Spark: by its log, and when the next batch has to come for timers."""
+"""Times of batches without Spark: by its log, and the time of the next batch for timers."""
 
 import json
 
@@ -21,13 +21,13 @@ TICK = '{"holdfast-ticks": %d}'
 
 
 def entry(batch_time: int, watermark: int, *sources: str) -> str:
-    """An entry of Spark's offset log."""
+    """Return an entry of Spark's offset log."""
     settings = {"batchWatermarkMs": watermark, "batchTimestampMs": batch_time, "conf": {}}
     return "\n".join(["v1", json.dumps(settings), *sources])
 
 
 def progress(offsets: str, watermark: int = 0, batch_time: int = 0) -> SparkProgress:
-    """Spark's side of a checkpoint."""
+    """Return Spark's progress in a checkpoint."""
     return SparkProgress(
         query_id="query",
         run_id="run",
@@ -40,19 +40,19 @@ def progress(offsets: str, watermark: int = 0, batch_time: int = 0) -> SparkProg
     )
 
 
-def test_the_first_batch_has_no_watermark_behind_it() -> None:
+def test_first_batch_has_no_watermark() -> None:
     first = times_of_batch(entry(1_700, 0), None)
     assert first == BatchTimes(1_700, NO_WATERMARK, NO_WATERMARK)
     last = progress(entry(1_700, 0), watermark=0)
     assert times_of_batch(entry(1_800, 5), last) == BatchTimes(1_800, 5, NO_WATERMARK)
 
 
-def test_rows_are_late_by_the_watermark_of_the_batch_before() -> None:
+def test_rows_are_late_by_the_previous_watermark() -> None:
     last = progress(entry(1_700, 90_000), watermark=90_000)
     assert times_of_batch(entry(1_800, 95_000), last) == BatchTimes(1_800, 95_000, 90_000)
 
 
-def test_the_watermark_of_a_savepoint_holds_until_that_of_the_new_query_has_passed_it() -> None:
+def test_watermark_of_a_savepoint_holds_until_it_is_passed() -> None:
     last = progress(entry(1_700, 90_000), watermark=90_000)
     first = times_of_batch(entry(5_000, 0), last)
     assert first == BatchTimes(5_000, 90_000, 90_000)
@@ -62,17 +62,13 @@ def test_the_watermark_of_a_savepoint_holds_until_that_of_the_new_query_has_pass
     assert third == BatchTimes(7_000, 91_000, 90_000)
 
 
-def test_a_checkpoint_that_notes_no_watermark_has_that_of_sparks_log() -> None:
-    assert (
-        times_of_batch(entry(1_800, 95_000), progress(entry(1_700, 90_000))).late_watermark
-        == 90_000
-    )
+def test_watermark_missing_in_a_checkpoint_is_in_the_log() -> None:
+    times = times_of_batch(entry(1_800, 95_000), progress(entry(1_700, 90_000)))
+    assert times.late_watermark == 90_000
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=2, max_size=8), st.integers(0, 6))
-def test_batch_time_never_goes_below_that_of_the_last_checkpoint(
-    clock: list[int], repeated: int
-) -> None:
+def test_batch_time_never_decreases(clock: list[int], repeated: int) -> None:
     last: SparkProgress | None = None
     highest = 0
     for number, batch_time in enumerate(clock):
@@ -86,7 +82,7 @@ def test_batch_time_never_goes_below_that_of_the_last_checkpoint(
         assert stored.times == (highest, 0)
 
 
-def test_checkpoint_that_notes_no_batch_time_has_that_of_sparks_log() -> None:
+def test_batch_time_missing_in_a_checkpoint_is_in_the_log() -> None:
     last = progress(entry(1_700, 0))
     assert times_of_batch(entry(1_600, 0), last).batch_time == 1_700
 
@@ -95,10 +91,10 @@ TIMES = BatchTimes(5_000, 90, 80)
 
 
 @pytest.mark.parametrize(
-    ("event", "processing", "has_input", "when"),
+    ("event", "processing", "has_input", "expected"),
     [
         (None, None, True, None),
-        (91, None, True, 0),  # rows can move the watermark
+        (91, None, True, 0),  # rows can advance the watermark
         (91, None, False, None),
         (90, None, False, 0),  # a timer that was set in the past
         (None, 7_000, True, 7_000),
@@ -107,10 +103,10 @@ TIMES = BatchTimes(5_000, 90, 80)
         (None, 4_000, False, 0),
     ],
 )
-def test_a_batch_is_asked_for_when_timers_need_it(
-    event: int | None, processing: int | None, *, has_input: bool, when: int | None
+def test_batch_is_requested_when_timers_need_it(
+    event: int | None, processing: int | None, *, has_input: bool, expected: int | None
 ) -> None:
-    assert next_batch_time(event, processing, TIMES, has_input=has_input) == when
+    assert next_batch_time(event, processing, TIMES, has_input=has_input) == expected
 
 
 @pytest.mark.parametrize(
@@ -124,14 +120,14 @@ def test_a_batch_is_asked_for_when_timers_need_it(
         (91, 5_000, True),
     ],
 )
-def test_a_timer_fires_when_its_time_has_come(
+def test_timer_is_due_at_its_time(
     event: int | None, processing: int | None, *, fires: bool
 ) -> None:
     assert is_due(event, processing, TIMES) == fires
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(), st.none() | st.integers())))
-def test_the_earliest_timers_are_those_of_all_subtasks(
+def test_earliest_timers_are_those_of_all_subtasks(
     timers: list[tuple[int | None, int | None]],
 ) -> None:
     for domain, time in enumerate(earliest_timers(timers)):
@@ -139,7 +135,7 @@ def test_the_earliest_timers_are_those_of_all_subtasks(
         assert time == min(of_domain, default=None)
 
 
-def test_a_batch_came_only_for_timers_if_all_other_sources_are_where_they_were() -> None:
+def test_batch_is_tick_only_if_other_offsets_are_unchanged() -> None:
     assert is_tick_only(['{"logOffset":3}', TICK % 9], ['{"logOffset":3}', TICK % 5])
     assert not is_tick_only(['{"logOffset":4}', TICK % 9], ['{"logOffset":3}', TICK % 5])
     assert not is_tick_only(['{"logOffset":3}', TICK % 9], None)

@@ -1,4 +1,4 @@
-"""A second, small stream of rows that every subtask sees."""
+"""Broadcast rows: a second, small stream of rows for every subtask."""
 
 import os
 from collections.abc import Callable
@@ -18,12 +18,12 @@ RULES = "name string, rule string"
 
 
 def rules_of(session: SparkSession, batch_id: int) -> DataFrame:
-    """One that changes with each batch, and one that only the first batch brings."""
+    """Return a rule that changes with each batch, and another one in the first batch."""
     rows = [("all", f"rule {batch_id}")] + ([("first", "x")] if batch_id == 0 else [])
     return session.createDataFrame(rows, RULES)
 
 
-def test_all_subtasks_see_the_rules_of_a_batch_before_its_rows(job: Job) -> None:
+def test_all_subtasks_get_the_rules_of_a_batch_before_its_rows(job: Job) -> None:
     seen: list[tuple[int, Row]] = []
 
     def sink(rows: DataFrame, batch_id: int) -> None:
@@ -35,14 +35,14 @@ def test_all_subtasks_see_the_rules_of_a_batch_before_its_rows(job: Job) -> None
         job.run(job.operator(Rules(), broadcast=rules_of, **options))
 
     run(2)
-    run(5)  # of the stored rules each subtask gets a copy
+    run(5)  # each subtask gets a copy of the stored rules
     assert sorted(row.id for _, row in seen) == job.ids_fed
     assert all(row.rule == f"rule {batch_id}" and row.rules == 2 for batch_id, row in seen)
     assert len({row.subtask for batch_id, row in seen if batch_id > 1}) > 2
 
 
 @pytest.mark.exhaustive
-def test_many_rules_are_sent_once_to_each_executor_and_not_kept(job: Job) -> None:
+def test_many_rules_are_sent_once_to_each_executor(job: Job) -> None:
     seen: list[int] = []
     temporary = temporary_directory_of(job.spark)
     before = sorted(os.listdir(temporary))
@@ -76,7 +76,7 @@ def test_rules_may_come_from_the_batch_itself(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_rules_may_be_rows_of_the_session_that_started_the_query(job: Job) -> None:
+def test_rules_may_be_rows_of_the_outer_session(job: Job) -> None:
     outer = job.spark.createDataFrame([("all", "outer")], RULES)
     seen: list[Row] = []
     job.feed(files=1, rows=4)
@@ -85,45 +85,45 @@ def test_rules_may_be_rows_of_the_session_that_started_the_query(job: Job) -> No
     assert {row.rule for row in seen} == {"outer"}
 
 
-def without_rules(operator: StatefulOperator, rows: DataFrame) -> None:
+def apply_without_rules(operator: StatefulOperator, rows: DataFrame) -> None:
     operator.apply(rows)
 
 
-def no_frame(operator: StatefulOperator, rows: DataFrame) -> None:
+def apply_list(operator: StatefulOperator, rows: DataFrame) -> None:
     operator.apply(rows, broadcast=cast("DataFrame", [("all", "x")]))
 
 
-def a_stream(operator: StatefulOperator, rows: DataFrame) -> None:
+def apply_stream(operator: StatefulOperator, rows: DataFrame) -> None:
     operator.apply(rows, broadcast=rows.sparkSession.readStream.format("rate").load())
 
 
-def two_columns_alike(operator: StatefulOperator, rows: DataFrame) -> None:
+def apply_duplicate_names(operator: StatefulOperator, rows: DataFrame) -> None:
     operator.apply(rows, broadcast=rows.selectExpr("name", "name as NAME"))
 
 
 REFUSED: list[tuple[Callable[[StatefulOperator, DataFrame], None], str]] = [
-    (without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
-    (no_frame, "must be a DataFrame, not list"),
-    (a_stream, "'rules', a BroadcastProcessFunction, are a stream"),
-    (two_columns_alike, "no duplicate names"),
+    (apply_without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
+    (apply_list, "must be a DataFrame, not list"),
+    (apply_stream, "'rules', a BroadcastProcessFunction, are a stream"),
+    (apply_duplicate_names, "no duplicate names"),
 ]
 
 
-def test_rules_that_can_not_be_are_refused(job: Job) -> None:
+def test_bad_rules_are_refused(job: Job) -> None:
     job.feed(files=1, rows=4)
     rules = job.part(Rules(), "rules", schema=Rules.schema)
     twice = job.part(Rules(), "twice", schema=Rules.schema, broadcast=rules_of)
     groups = job.part(Groups(1), "groups")
 
     def process(rows: DataFrame, batch_id: int) -> None:
-        for uses, words in REFUSED:
+        for apply, words in REFUSED:
             with pytest.raises(InvalidRequestError, match=words):
-                uses(rules, rows)
+                apply(rules, rows)
         for operator, words in ((groups, "takes no broadcast rows"), (twice, "remove it, or")):
             for frame in (5, rows):
                 with pytest.raises(InvalidRequestError, match=words):
                     operator.apply(rows, broadcast=cast("DataFrame", frame))
-        # None of that was a use of the operators.
+        # Refused calls do not count as uses of the operators.
         rules.apply(rows, broadcast=rules_of(rows.sparkSession, batch_id))
         twice.apply(rows)
         groups.apply(rows)
@@ -133,6 +133,6 @@ def test_rules_that_can_not_be_are_refused(job: Job) -> None:
 
 
 @pytest.mark.parametrize("broadcast", [5, "rules"])
-def test_what_can_not_be_called_for_rules_is_refused_at_once(job: Job, broadcast: object) -> None:
+def test_broadcast_must_be_a_function(job: Job, broadcast: object) -> None:
     with pytest.raises(InvalidRequestError, match="must be a function of a session"):
         job.operator(Rules(), broadcast=broadcast)

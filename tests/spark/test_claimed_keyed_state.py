@@ -1,49 +1,22 @@
 """Keyed state of a savepoint that a job claims, with each backend that has its own files."""
 
-import os
-from pathlib import Path
-
-import pyarrow as pa
 import pytest
 from contracts.files import files_below
 from jobs.all_states import KEYS as ALL_STATES_KEYS
 from jobs.all_states import all_states_job, write_stopped_with_all_states
-from jobs.keyed import KeyedJob
-from jobs.operators import Totals
+from jobs.keyed import totals_job, totals_rows
 
 from holdfast import take_savepoint
 from holdfast.backends.inspection import read_state
 from holdfast.backends.keyed import BackendName
 from holdfast.locations import CompletedCheckpoint, copy_checkpoint
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 from holdfast.spark.query import CLEANER
 from holdfast.spark.settings import StateSettings
 
-SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
-OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
+pytestmark = pytest.mark.usefixtures("task_directory")
+
 KEYS = range(4000)
-
-
-def job(
-    directory: str,
-    backend: BackendName,
-    *,
-    job_id: str = "job",
-    start: str | None = None,
-    claims: bool = False,
-    parallelism: int = 2,
-) -> KeyedJob:
-    return KeyedJob(
-        directory,
-        Totals(),
-        schema=SCHEMA,
-        output=OUTPUT,
-        parallelism=parallelism,
-        start=start,
-        claims_start=claims,
-        job_id=job_id,
-        state=StateSettings(local_bytes=1 << 30, duplicate_files=True, backend=backend),
-    )
 
 
 def own_bytes(checkpoint: CompletedCheckpoint) -> int:
@@ -53,43 +26,36 @@ def own_bytes(checkpoint: CompletedCheckpoint) -> int:
     return sum(file.size for file in files if file.uri.startswith(f"{own}/"))
 
 
-@pytest.fixture(autouse=True)
-def _local_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    local = tmp_path / "blockmgr-1"
-    local.mkdir()
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", os.fspath(local))
-
-
 @pytest.mark.parametrize("backend", ["columnar", "rocksdb"])
 @pytest.mark.parametrize("parallelism", [2, 3])
 def test_claimed_savepoint_is_deleted_after_its_segments_are_merged(
     memory_directory: str, backend: BackendName, parallelism: int
 ) -> None:
-    former = job(memory_directory, backend, job_id="former")
-    former.run([{"key": key, "id": key} for key in KEYS])
+    state = StateSettings(local_bytes=1 << 30, duplicate_files=True, backend=backend)
+    former = totals_job(memory_directory, job_id="former", state=state)
+    former.run(totals_rows(KEYS))
     copies = [
         copy_checkpoint(former.latest, f"{memory_directory}/savepoints").location.external_pointer
         for _ in range(2)
     ]
-    changed = [{"key": key, "id": key} for key in KEYS[:10]]
     bytes_written = {}
     for claims, copy in zip((False, True), copies, strict=True):
-        claimant = job(
+        claimant = totals_job(
             memory_directory,
-            backend,
+            state=state,
             job_id=f"claims-{claims}".lower(),
             start=copy,
-            claims=claims,
+            claims_start=claims,
             parallelism=parallelism,
         )
-        output = claimant.run(changed)
+        output = claimant.run(totals_rows(KEYS[:10]))
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(KEYS[:10], 2)
         bytes_written[claims] = own_bytes(claimant.latest)
     assert bytes_written[True] < bytes_written[False] / 3
     assert files_below(copies[0])
     rounds = 2
     while files_below(copies[1]) and rounds < 40:  # until its segments were merged into others
-        output = claimant.run([{"key": key, "id": key} for key in KEYS])
+        output = claimant.run(totals_rows(KEYS))
         assert {row["rows"] for row in output} <= {rounds, rounds + 1}
         assert len(output) == len(KEYS)
         rounds += 1

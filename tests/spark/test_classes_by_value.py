@@ -1,4 +1,4 @@
-"""Classes of the script that was started, as they come to executors."""
+"""Classes of the main script, as executors get them by value."""
 
 import pickle
 import subprocess
@@ -51,12 +51,12 @@ STRUCTS = {
         "class Inner(msgspec.Struct):\n    user: str\n@dataclass\nclass One:\n    inner: list[Inner]"
     ),
 }
-NOTHING = "class One(msgspec.Struct):\n    limit: ClassVar[int] = 3"
+NO_FIELDS = "class One(msgspec.Struct):\n    limit: ClassVar[int] = 3"
 DEFINITIONS = [
     DATACLASS,
     *(f"{DATACLASS}    {field}\n" for field in MORE_FIELDS),
     *STRUCTS.values(),
-    NOTHING,
+    NO_FIELDS,
 ]
 
 
@@ -66,8 +66,8 @@ class One:
 
 
 @pytest.fixture(scope="module")
-def pickled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The class of each definition, as it comes from a script that has it."""
+def pickles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the pickled class of each definition, from a script that has it."""
     script = tmp_path_factory.mktemp("classes") / "script.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
@@ -81,13 +81,13 @@ def pickled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def arrived(pickled: dict[str, bytes]) -> Any:
-    """Makes a class, by its text, that was defined in a script, and has come from there."""
-    return lambda definition: cloudpickle.loads(pickled[definition])
+def unpickle(pickles: dict[str, bytes]) -> Any:
+    """Return a function that unpickles a class of the script by its text."""
+    return lambda definition: cloudpickle.loads(pickles[definition])
 
 
-def test_a_dataclass_is_the_same_type_as_in_a_module(arrived: Any) -> None:
-    cls = arrived(DATACLASS)
+def test_dataclass_is_the_same_type_as_in_a_module(unpickle: Any) -> None:
+    cls = unpickle(DATACLASS)
     assert [field.default is MISSING for field in fields(cls)] == [True]
     stored, here = (
         ListStateDescriptor("s", element_type).serializer.stored for element_type in (cls, One)
@@ -96,25 +96,25 @@ def test_a_dataclass_is_the_same_type_as_in_a_module(arrived: Any) -> None:
 
 
 @pytest.mark.parametrize(("field", "outcome"), MORE_FIELDS.items(), ids=MORE_FIELDS)
-def test_a_dataclass_migrates_as_one_of_a_module(
-    arrived: Any, field: str, outcome: AbstractContextManager[object]
+def test_dataclass_migrates_like_one_of_a_module(
+    unpickle: Any, field: str, outcome: AbstractContextManager[object]
 ) -> None:
-    stored = ListStateDescriptor("s", arrived(DATACLASS)).serializer
-    wanted = ListStateDescriptor("s", arrived(f"{DATACLASS}    {field}\n")).serializer
+    stored = ListStateDescriptor("s", unpickle(DATACLASS)).serializer
+    wanted = ListStateDescriptor("s", unpickle(f"{DATACLASS}    {field}\n")).serializer
     with outcome:
         assert wanted.migration(stored.stored, stored.storage_type) is not None
 
 
 @pytest.mark.parametrize("definition", STRUCTS.values(), ids=STRUCTS)
-def test_a_struct_that_has_lost_its_fields_is_refused(arrived: Any, definition: str) -> None:
+def test_struct_with_lost_fields_is_refused(unpickle: Any, definition: str) -> None:
     with pytest.raises(
         InvalidRequestError, match=r"lost its field 'user' .* define it in a module"
     ):
-        ListStateDescriptor("s", arrived(definition))
+        ListStateDescriptor("s", unpickle(definition))
 
 
-def test_a_struct_without_fields_has_lost_none(arrived: Any) -> None:
-    nothing = arrived(NOTHING)
-    state = OperatorStateBackend().get_list_state(ListStateDescriptor("s", nothing))
-    state.add(nothing())
-    assert state.get() == [nothing()]
+def test_struct_without_fields_is_accepted(unpickle: Any) -> None:
+    cls = unpickle(NO_FIELDS)
+    state = OperatorStateBackend().get_list_state(ListStateDescriptor("s", cls))
+    state.add(cls())
+    assert state.get() == [cls()]

@@ -1,4 +1,4 @@
-"""`configure`: settings as arguments, checked before a session is made."""
+"""`configure`: settings as arguments, checked before a session is created; and the version of PySpark."""
 
 import json
 import os
@@ -11,19 +11,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast import configure
+from holdfast.cli.command_line import main
 from holdfast.errors import InvalidRequestError
+from holdfast.spark import check_pyspark
 from holdfast.spark.settings import PREFIX, SettingArguments, Settings, settings_table
 
 SECRET = "the-secret-of-a-test"
 
 
 def set_on(builder: SparkSession.Builder) -> dict[str, str]:
-    """What a builder has, without our prefix."""
+    """Return the options of a builder, without our prefix."""
     return {key.removeprefix(PREFIX): value for key, value in options_of(builder).items()}
 
 
 def options_of(builder: SparkSession.Builder) -> dict[str, str]:
-    """What a builder has; PySpark has no public way to it."""
+    """Return the options of a builder, to which PySpark has no public access."""
     return dict(builder._options)  # noqa: SLF001
 
 
@@ -46,7 +48,7 @@ def test_default_text_of_each_setting_is_its_default() -> None:
             assert setting.parse(setting.default_text) == setting.default
 
 
-def test_values_become_what_spark_has() -> None:
+def test_values_become_options_of_spark() -> None:
     builder = SparkSession.builder
     configured = configure(
         builder,
@@ -76,7 +78,7 @@ def test_values_become_what_spark_has() -> None:
     assert settings.inline_threshold == 64 << 10
 
 
-def test_the_later_call_on_a_builder_wins() -> None:
+def test_later_call_on_a_builder_wins() -> None:
     builder = SparkSession.builder.config(f"{PREFIX}checkpoint.num-retained", 5)
     for _ in range(2):
         configure(builder, num_retained=3, job_id="one")
@@ -85,13 +87,13 @@ def test_the_later_call_on_a_builder_wins() -> None:
     assert set_on(builder)["checkpoint.num-retained"] == "7"
 
 
-def test_a_builder_for_spark_connect_is_taken() -> None:
+def test_builder_for_spark_connect_is_accepted() -> None:
     builder = configure(SparkSession.builder.remote("sc://nowhere"), job_id="one")
     assert set_on(builder)["job.id"] == "one"
 
 
 @pytest.mark.parametrize("builder", [None, SparkSession, {}])
-def test_what_is_no_builder_is_refused(builder: Any) -> None:
+def test_objects_other_than_builders_are_refused(builder: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"pass SparkSession\.builder"):
         configure(builder, job_id="one")
 
@@ -113,7 +115,7 @@ def test_what_is_no_builder_is_refused(builder: Any) -> None:
         ({"num_retained": 3, "compression": "gzip"}, ["state.compression"]),
     ],
 )
-def test_what_can_not_be_is_refused_and_nothing_set(
+def test_bad_settings_are_refused_and_none_is_set(
     settings: dict[str, Any], words: list[str]
 ) -> None:
     message = refusal(**settings)
@@ -121,7 +123,7 @@ def test_what_can_not_be_is_refused_and_nothing_set(
         assert word in message
 
 
-def test_what_a_builder_has_already_is_checked_too() -> None:
+def test_existing_options_of_a_builder_are_checked() -> None:
     builder = SparkSession.builder.config(f"{PREFIX}checkpoint.dirr", "file:///data")
     with pytest.raises(
         InvalidRequestError, match=r"did you mean 'spark\.holdfast\.checkpoint\.dir'"
@@ -165,19 +167,19 @@ def test_secrets_are_not_shown() -> None:
         ("spark.holdfast.", ["did you mean 'spark.holdfast."]),
     ],
 )
-def test_an_unknown_key_is_refused_with_the_right_one(key: str, words: list[str]) -> None:
+def test_unknown_key_is_refused_with_a_suggestion(key: str, words: list[str]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         Settings.parse({key: "x"})
     for word in [f"no setting {key!r}", *words]:
         assert word in str(caught.value)
 
 
-def test_keys_of_others_are_passed_over() -> None:
+def test_keys_of_other_components_are_ignored() -> None:
     given = {"execution.checkpointing.dir": "x", "holdfaster.dir": "x", "spark.app.name": "x"}
     assert Settings.parse(given) == Settings.parse({})
 
 
-def test_a_session_that_is_there_already_gets_the_settings(spark: SparkSession) -> None:
+def test_existing_session_gets_the_settings(spark: SparkSession) -> None:
     try:
         same = configure(SparkSession.builder, job_id="from-configure").getOrCreate()
         spark.conf.set("holdfast.job.id", "dropped")
@@ -208,7 +210,7 @@ spark.stop()
 
 
 @pytest.mark.exhaustive
-def test_the_application_wins_over_the_command_and_that_over_the_file(tmp_path: Path) -> None:
+def test_precedence_is_application_then_command_then_file(tmp_path: Path) -> None:
     keys = ("checkpoint.dir", "job.id", "s3.region", "s3.ca-bundle", "s3.kms-key", "s3.concurrency")
     defaults = dict.fromkeys(keys, "file")
     submitted = {key: "command" for key in keys if key != "s3.kms-key"}
@@ -247,3 +249,28 @@ def test_the_application_wins_over_the_command_and_that_over_the_file(tmp_path: 
             "s3.concurrency": "9",
         }.items()
     }
+
+
+@pytest.mark.parametrize("version", ["3.5.8", "4.0.1", "4.0.2.dev0"])
+def test_old_pyspark_is_refused_in_one_line(version: str) -> None:
+    with pytest.raises(ImportError) as refused:
+        check_pyspark(version)
+    (line,) = str(refused.value).splitlines()
+    assert f"needs PySpark 4.1 or later, and this is PySpark {version}" in line
+
+
+@pytest.mark.parametrize("version", ["4.1.0.dev3", "4.1.1", "4.2.0-preview2", "4.10.0", "5.0.0"])
+def test_later_pyspark_is_accepted(version: str) -> None:
+    check_pyspark(version)
+
+
+def test_command_refuses_an_old_pyspark_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdfast.spark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "holdfast.spark")
+    monkeypatch.setattr("pyspark.__version__", "4.0.1")
+    assert main(["rollback", "file:///nowhere"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "this is PySpark 4.0.1" in line

@@ -72,7 +72,7 @@ def factory(faults: Faults, copies: Path) -> CheckpointStreamFactory:
 
 
 def duplicating_factory(copies: Path, directory: str) -> CheckpointStreamFactory:
-    """Streams into a directory that leave copies."""
+    """Return a factory of streams into a directory that leave copies."""
     storage = FileSystemCheckpointStorage(
         directory, inline_threshold=0, write_buffer_bytes=BUFFER_BYTES
     )
@@ -116,7 +116,7 @@ def test_written_bytes_are_in_storage_and_in_a_copy(
     assert (copies / name).read_bytes() == written
 
 
-def test_a_stream_is_finished_once(stream: CheckpointStateOutputStream, copies: Path) -> None:
+def test_stream_is_finished_once(stream: CheckpointStateOutputStream, copies: Path) -> None:
     stream.write(b"1")
     stream.close_and_get_handle()
     with pytest.raises(StreamClosedError):
@@ -174,7 +174,7 @@ def test_failing_end_of_a_copy_discards_only_the_copy(
 
 
 @pytest.mark.parametrize(("fault", "call"), CALLS.values(), ids=CALLS)
-def test_an_error_of_the_stream_is_the_callers_and_leaves_no_copy(
+def test_error_of_the_stream_is_raised_and_leaves_no_copy(
     *,
     faults: Faults,
     stream: CheckpointStateOutputStream,
@@ -197,7 +197,7 @@ def test_an_error_of_the_stream_is_the_callers_and_leaves_no_copy(
 
 
 @pytest.mark.parametrize("fault", ["write", "sync", "commit"])
-def test_a_copy_ends_as_soon_as_the_stream_fails(
+def test_copy_is_discarded_when_the_stream_fails(
     *, faults: Faults, stream: CheckpointStateOutputStream, copies: Path, fault: str
 ) -> None:
     _, call = next(item for item in reversed(CALLS.values()) if item[0] == fault)
@@ -211,7 +211,7 @@ def test_a_copy_ends_as_soon_as_the_stream_fails(
 
 
 @pytest.mark.parametrize("place", ["storage", "copy"])
-def test_an_interrupt_in_either_place_comes_through_and_leaves_nothing(
+def test_interrupt_is_raised_and_leaves_no_files(
     *, faults: Faults, factory: CheckpointStreamFactory, copies: Path, disk: Disk, place: str
 ) -> None:
     with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
@@ -225,7 +225,7 @@ def test_an_interrupt_in_either_place_comes_through_and_leaves_nothing(
     assert files_below(faults.inner_directory) == set()
 
 
-def test_closing_discards_both_and_may_be_repeated(
+def test_close_discards_both_and_may_be_repeated(
     faults: Faults, stream: CheckpointStateOutputStream, copies: Path
 ) -> None:
     stream.write(MORE_THAN_A_HANDLE_HOLDS)

@@ -1,7 +1,8 @@
-"""`spark.read.format("holdfast")`: states of checkpoints and savepoints as DataFrames."""
+"""`spark.read.format("holdfast")`: states of checkpoints and savepoints as DataFrames, with the types of Spark."""
 
+import datetime as dt
 import pickle
-from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from contracts.elements import (
 )
 from jobs.job import Job
 from jobs.operators import AllOperatorStates
-from jobs.processor_jobs import CallbackProcessor, processor_job
+from jobs.processor_jobs import run_callbacks
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from servers.s3 import S3Bucket, settings_of
 
 import holdfast
@@ -30,8 +32,7 @@ from holdfast import scan_state, take_savepoint
 from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import use_s3
-from holdfast.locations.adapters import unregister_file_system
-from holdfast.spark.data_source import StateReader, StateView
+from holdfast.spark.data_source import StateReader, StateView, for_spark, spark_schema_of
 
 SECRET = "the-secret-of-a-test"
 
@@ -46,7 +47,7 @@ def read(spark: SparkSession, pointer: str, **options: str) -> DataFrame:
 
 
 @pytest.mark.exhaustive
-def test_elements_of_every_type_come_as_spark_has_them(
+def test_elements_of_every_type_have_the_types_of_spark(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
     row = pa.struct([(kind, element_type) for kind, (element_type, _) in VALUES.items()])
@@ -65,9 +66,7 @@ def test_elements_of_every_type_come_as_spark_has_them(
 
 
 @pytest.mark.exhaustive
-def test_the_states_of_a_query_and_its_subtasks_are_read_from_a_savepoint(
-    spark: SparkSession, job: Job
-) -> None:
+def test_states_and_subtasks_are_read_from_a_savepoint(spark: SparkSession, job: Job) -> None:
     job.feed(files=2, rows=10)
     job.run(job.operator(AllOperatorStates(), schema=AllOperatorStates.schema))
     pointer = take_savepoint(job.spark_checkpoint, f"file://{job.directory}/savepoints")
@@ -111,15 +110,13 @@ def test_objects_unions_and_pickles_need_no_classes(
 
 
 @pytest.mark.exhaustive
-def test_an_empty_state_is_a_frame_without_rows(
-    spark: SparkSession, checkpoint: Checkpoint
-) -> None:
+def test_empty_state_is_a_frame_without_rows(spark: SparkSession, checkpoint: Checkpoint) -> None:
     checkpoint.add("op", lambda backend, _: list_state(backend, "s", str), parallelism=2)
     frame = read(spark, checkpoint.complete(), operator="op")
     assert (frame.schema.simpleString(), frame.count()) == ("struct<subtask:int,value:string>", 0)
 
 
-def test_a_wrong_name_is_answered_with_the_right_ones(
+def test_wrong_name_is_refused_with_the_right_ones(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
     checkpoint.add("op", lambda backend, _: (list_state(backend, "s"), list_state(backend, "t")))
@@ -158,13 +155,17 @@ def test_large_states_are_read_in_parts(
 
 
 @pytest.mark.exhaustive
-def test_a_key_is_read_without_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_the_subtask_of_a_key_is_read(spark: SparkSession, tmp_path: Path) -> None:
     def keep(_: Any, state: Any, key: Any, rows: Any) -> None:
         state.update((len(key[0] or ""),))
 
-    processor = CallbackProcessor(lambda handle: handle.getValueState("n", "n int"), keep)
-    job = processor_job(f"file://{tmp_path}", processor, parallelism=2)
-    job.run([{"k": key, "v": 1} for key in ("a", "bb", "ccc", None)])
+    run_callbacks(
+        f"file://{tmp_path}",
+        lambda handle: handle.getValueState("n", "n int"),
+        keep,
+        batch=[{"k": key, "v": 1} for key in ("a", "bb", "ccc", None)],
+        parallelism=2,
+    )
     pointer = f"file://{max((tmp_path / 'job').glob('chk-*'))}"
     for key in ("bb", None):
         (row,) = scan_state(spark, pointer, state="n", key={"k": key}).collect()
@@ -188,13 +189,13 @@ REFUSED: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "why"), REFUSED)
-def test_options_that_can_not_be_used_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidRequestError, match=why):
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
         StateView.of(options)
 
 
-def test_columns_are_those_of_the_state(spark: SparkSession, checkpoint: Checkpoint) -> None:
+def test_schema_of_another_type_is_refused(spark: SparkSession, checkpoint: Checkpoint) -> None:
     checkpoint.add("op", lambda backend, _: list_state(backend).add(1))
     options = {"path": checkpoint.complete(), "operator": "op"}
     other = spark.createDataFrame([], "value string").schema
@@ -202,17 +203,10 @@ def test_columns_are_those_of_the_state(spark: SparkSession, checkpoint: Checkpo
         StateReader(StateView.of(options), other)
 
 
-@pytest.fixture
-def _as_it_was() -> Iterator[None]:
-    yield
-    for scheme in ("s3", "s3a"):
-        unregister_file_system(scheme)
-
-
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("_as_it_was")
+@pytest.mark.usefixtures("_unregister_s3")
 @pytest.mark.parametrize("by", ["options", "the session"])
-def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
+def test_bucket_settings_are_used_and_not_in_the_plan(
     spark: SparkSession, moto_bucket: S3Bucket, capsys: pytest.CaptureFixture[str], by: str
 ) -> None:
     use_s3(settings_of(moto_bucket.server), moto_bucket.name)
@@ -237,3 +231,81 @@ def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
     frame.explain("extended")
     frame.explain("formatted")
     assert SECRET not in capsys.readouterr().out
+
+
+TYPES: dict[str, tuple[pa.DataType, list[Any], str]] = {
+    "uint8": (pa.uint8(), [255, None], "smallint"),
+    "uint16": (pa.uint16(), [2**16 - 1, None], "int"),
+    "uint32": (pa.uint32(), [2**32 - 1, None], "bigint"),
+    "uint64": (pa.uint64(), [2**64 - 1, None], "decimal(20,0)"),
+    "half": (pa.float16(), [1.5, None], "float"),
+    "time in s": (pa.time32("s"), [dt.time(1, 2, 3), None], "time(6)"),
+    "time in ns": (pa.time64("ns"), [dt.time(1, 2, 3, 4), None], "time(6)"),
+    "duration": (pa.duration("ms"), [dt.timedelta(seconds=1.5), None], "interval day to second"),
+    "fixed bytes": (pa.binary(2), [b"ab", None], "binary"),
+    "large bytes": (pa.large_binary(), [b"ab", None], "binary"),
+    "view of bytes": (pa.binary_view(), [b"ab", None], "binary"),
+    "view of text": (pa.string_view(), ["ab", None], "string"),
+    "date in ms": (pa.date64(), [dt.date(2020, 1, 1), None], "date"),
+    "large list": (pa.large_list(pa.uint8()), [[1], None, [], [2, None]], "array<smallint>"),
+    "list of two": (pa.list_(pa.int8(), 2), [[1, 2], [3, 4]], "array<tinyint>"),
+    "list of categories": (
+        pa.list_(pa.dictionary(pa.int32(), pa.string())),
+        [["a", "b"], None, ["a"]],
+        "array<string>",
+    ),
+    "map": (
+        pa.map_(pa.large_string(), pa.struct([("a", pa.uint64())])),
+        [[("a", {"a": 1})], None, [], [("b", None)]],
+        "map<string,struct<a:decimal(20,0)>>",
+    ),
+    "small decimal": (pa.decimal32(4, 2), [Decimal("1.20"), None], "decimal(4,2)"),
+    "decimal of 256 bits": (pa.decimal256(38, 0), [1, None], "decimal(38,0)"),
+    "nothing": (pa.struct([("a", pa.null())]), [{"a": None}, None], "struct<a:void>"),
+    "struct of nothing": (pa.struct([]), [{}, None], "struct<>"),
+    "text that is JSON": (pa.json_(), ["{}", None], "string"),
+}
+for _kind, (_type, _values) in VALUES.items():
+    TYPES[_kind] = (_type, [*_values, None], "")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("sliced", ["whole", "sliced"])
+def test_every_type_is_converted_for_spark(kind: str, sliced: str) -> None:
+    element_type, values, spark_type = TYPES[kind]
+    array = pa.array(values, element_type)
+    batch = pa.record_batch({"value": pa.concat_arrays([array, array])})
+    batch = batch.slice(len(values) - 1, len(values)) if sliced == "sliced" else batch
+    schema = spark_schema_of(batch.schema)
+    if spark_type:
+        assert schema.simpleString() == f"struct<value:{spark_type}>"
+    converted = for_spark(batch, schema)
+    converted.validate(full=True)
+    assert converted.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert converted.to_pylist() == batch.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        pa.decimal256(40, 0),
+        pa.decimal128(5, -2),
+        pa.month_day_nano_interval(),
+        pa.list_(pa.decimal256(40, 0)),
+        pa.struct([pa.field("a", pa.int8()), pa.field("a", pa.int8())]),
+    ],
+    ids=str,
+)
+def test_unsupported_types_are_refused_by_name(type: pa.DataType) -> None:
+    with pytest.raises(InvalidRequestError, match=r"value.*Spark does not support"):
+        spark_schema_of(pa.schema([("value", type)]))
+
+
+def test_nanoseconds_are_not_truncated() -> None:
+    for value in (1000, 1001):
+        batch = pa.record_batch({"value": pa.array([value], pa.timestamp("ns", "UTC"))})
+        if value == 1000:
+            assert for_spark(batch, spark_schema_of(batch.schema)).num_rows == 1
+        else:
+            with pytest.raises(InvalidRequestError, match="don't fit Spark's type"):
+                for_spark(batch, spark_schema_of(batch.schema))

@@ -1,4 +1,4 @@
-"""The times that batches run with, and rows that come too late."""
+"""Times of batches, and late rows."""
 
 import json
 from collections.abc import Callable
@@ -22,14 +22,14 @@ S = 1_000_000
 """Microseconds of a second."""
 
 
-class InNoTime(Groups):
-    """A function of which nobody knows when its timers fire."""
+class BadTimeMode(Groups):
+    """A function with an unknown time mode."""
 
     time_mode = "sometimes"  # type: ignore[assignment]
 
 
-class Seen:
-    """A sink that keeps what it sees: the ids and the times of each batch."""
+class TimesSink:
+    """A sink that keeps the ids and the times of each batch."""
 
     def __init__(self) -> None:
         self.ids: dict[int, list[int]] = {}
@@ -41,10 +41,6 @@ class Seen:
         (self.times[batch_id],) = {BatchTimes(*row[1:]) for row in collected}
 
 
-def watermarked(rows: DataFrame) -> DataFrame:
-    return rows.withWatermark("at", "10 seconds")
-
-
 def run(
     job: Job,
     sink: Callable[[DataFrame, int], object],
@@ -52,49 +48,50 @@ def run(
     keeps_late_rows: bool = False,
     **options: Any,
 ) -> None:
-    """Read everything that is there, by an operator in event time."""
+    """Run all files of the source through an operator in event time."""
     function = TimesReporter(keeps_late_rows=keeps_late_rows)
     operator = job.operator(function, sink=sink, schema=TimesReporter.schema, **options)
-    job.start(operator, rows=watermarked(job.stream()), availableNow=True).awaitTermination()
+    rows = job.stream().withWatermark("at", "10 seconds")
+    job.start(operator, rows=rows, availableNow=True).awaitTermination()
 
 
-def in_sparks_log(job: Job, batch_id: int) -> tuple[int, int]:
-    """The time and the watermark of a batch, as Spark has them."""
+def logged_times(job: Job, batch_id: int) -> tuple[int, int]:
+    """Return the time and the watermark of a batch in Spark's log."""
     _, settings, *_ = (job.spark_checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     logged = json.loads(settings)
     return logged["batchTimestampMs"], logged["batchWatermarkMs"]
 
 
 def rows_late(job: Job) -> int:
-    """How many rows the last checkpoint's batch dropped."""
+    """Return the number of rows that the last checkpoint's batch dropped."""
     subtasks = job.latest().metadata.operators["operator"].subtasks.values()
     return sum(subtask.statistics.rows_late for subtask in subtasks if subtask.statistics)
 
 
 @pytest.mark.parametrize(
-    "dealt",
+    "routing",
     [{}, {"key": "name"}, {"parallelism": 1, "forward": True}],
     ids=["evenly", "by key", "not at all"],
 )
-def test_rows_are_late_by_the_watermark_of_the_batch_before_to_the_microsecond(
-    job: Job, dealt: dict[str, Any]
+def test_rows_are_late_by_the_previous_watermark_to_the_microsecond(
+    job: Job, routing: dict[str, Any]
 ) -> None:
-    seen = Seen()
+    seen = TimesSink()
     job.feed_at(100 * S, 95 * S, 1 * S)
-    job.feed_at(50 * S, 90 * S, 91 * S)  # the watermark is at 90 s now, and there was none before
+    job.feed_at(50 * S, 90 * S, 91 * S)  # the first batch had no watermark, this one has 90 s
     job.feed_at(90 * S, 90 * S + 100, 89 * S, None)
-    run(job, seen, **dealt)
+    run(job, seen, **routing)
     assert seen.ids == {0: [0, 1, 2], 1: [3, 4, 5], 2: [7, 9]}
     watermarks = [NO_WATERMARK, NO_WATERMARK, 90_000, 90_000]
     for batch_id in range(3):
-        planned_ms, _ = in_sparks_log(job, batch_id)
+        planned_ms, _ = logged_times(job, batch_id)
         late_watermark, watermark = watermarks[batch_id : batch_id + 2]
         assert seen.times[batch_id] == BatchTimes(planned_ms, watermark, late_watermark)
     assert rows_late(job) == 2
 
 
-def test_late_rows_come_to_a_function_that_wants_them(job: Job) -> None:
-    seen = Seen()
+def test_function_can_keep_late_rows(job: Job) -> None:
+    seen = TimesSink()
     job.feed_at(100 * S)
     job.feed_at(200 * S)
     job.feed_at(1 * S)
@@ -104,10 +101,10 @@ def test_late_rows_come_to_a_function_that_wants_them(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_repeated_batch_has_the_times_and_the_late_rows_that_it_had(job: Job) -> None:
-    seen = Seen()
+def test_repeated_batch_has_its_times_and_late_rows(job: Job) -> None:
+    seen = TimesSink()
 
-    def fails(rows: DataFrame, batch_id: int) -> None:
+    def take_and_fail(rows: DataFrame, batch_id: int) -> None:
         seen(rows, batch_id)
         if batch_id == 2:
             raise RuntimeError("as planned")
@@ -116,7 +113,7 @@ def test_a_repeated_batch_has_the_times_and_the_late_rows_that_it_had(job: Job) 
     job.feed_at(200 * S)
     job.feed_at(90 * S, 91 * S)
     with pytest.raises(StreamingQueryException, match="as planned"):
-        run(job, fails)
+        run(job, take_and_fail)
     before = seen.ids[2], seen.times[2]
     assert before[0] == [3]
     del seen.ids[2], seen.times[2]
@@ -125,18 +122,18 @@ def test_a_repeated_batch_has_the_times_and_the_late_rows_that_it_had(job: Job) 
 
 
 @pytest.mark.exhaustive
-def test_the_watermark_of_a_savepoint_holds_under_a_new_checkpoint_location(
+def test_watermark_of_a_savepoint_holds_for_a_new_location(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:
     job.feed_at(100 * S)
     job.feed_at(101 * S)
-    run(job, Seen())
+    run(job, TimesSink())
     assert progress_of(job.latest().metadata).watermark == 90_000
-    seen = Seen()
+    seen = TimesSink()
     after = Job(spark, tmp_path / "after")
     after.settings |= {
         "spark.holdfast.savepoint.path": job.latest().location.external_pointer,
-        # The function has no state of its own.
+        # The function has no state.
         "spark.holdfast.checkpoint.allow-non-restored-state": "true",
     }
     after.feed_at(50 * S, 91 * S)
@@ -145,7 +142,7 @@ def test_the_watermark_of_a_savepoint_holds_under_a_new_checkpoint_location(
     assert seen.ids == {0: [1], 1: [3]}
     times = [(seen.times[i].watermark, seen.times[i].late_watermark) for i in range(2)]
     assert times == [(90_000, 90_000), (90_000, 90_000)]
-    assert in_sparks_log(after, 1)[1] == 81_000
+    assert logged_times(after, 1)[1] == 81_000
 
 
 def late(rows: DataFrame, event_time: str | None, late_watermark: int) -> list[Row]:
@@ -154,7 +151,7 @@ def late(rows: DataFrame, event_time: str | None, late_watermark: int) -> list[R
     ).collect()
 
 
-def test_a_window_is_late_by_its_end_and_no_time_zone_matters(spark: SparkSession) -> None:
+def test_window_is_late_by_its_end_in_any_time_zone(spark: SparkSession) -> None:
     moments = [datetime.fromtimestamp(second, UTC) for second in (5, 15, 25)]
     rows = spark.createDataFrame([(moment,) for moment in [*moments, None]], "at timestamp")
     windows = rows.select(F.window("at", "10 seconds").alias("w`"), "at")
@@ -164,9 +161,7 @@ def test_a_window_is_late_by_its_end_and_no_time_zone_matters(spark: SparkSessio
     assert late(rows, "at", 0) == []
 
 
-def test_what_was_before_1970_is_late_from_the_first_batch_on_as_in_spark(
-    spark: SparkSession,
-) -> None:
+def test_rows_before_1970_are_late_as_in_spark(spark: SparkSession) -> None:
     rows = spark.sql("select timestamp_micros(-1) as at union all select timestamp_micros(1)")
     assert len(late(rows, "at", 0)) == 1
 
@@ -175,7 +170,7 @@ SCHEMA = "id long, at timestamp, day date, local timestamp_ntz, name string, win
 
 
 @pytest.mark.parametrize(
-    ("columns", "event_time", "words"),
+    ("columns", "event_time", "message"),
     [
         (["id"], None, "no column of its rows has a watermark"),
         (["at", "other"], None, r"several columns .*\['at', 'other'\]; name"),
@@ -186,28 +181,28 @@ SCHEMA = "id long, at timestamp, day date, local timestamp_ntz, name string, win
         (["name"], "name", "'name', .* is of type string"),
     ],
 )
-def test_an_event_time_that_is_none_is_refused(
-    spark: SparkSession, columns: list[str], event_time: str | None, words: str
+def test_bad_event_time_column_is_refused(
+    spark: SparkSession, columns: list[str], event_time: str | None, message: str
 ) -> None:
     delay = {"spark.watermarkDelayMs": 10_000}
     rows = spark.createDataFrame([], SCHEMA).withColumns(
         {name: F.col("at").alias(name, metadata=delay) for name in ("at", "other")}
     )
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         LateRows.of(rows.select(*columns), event_time, uid="operator")
 
 
 @pytest.mark.parametrize(
-    ("function", "options", "words"),
+    ("function", "options", "message"),
     [
         (TimesReporter(keeps_late_rows=True), {"event_time": "at"}, "remove event_time"),
         (Groups(1), {"event_time": "at"}, "remove event_time"),
         (TimesReporter(), {"event_time": ""}, "must be the name of a column"),
-        (InNoTime(1), {}, "time_mode .* must be one of .*, got 'sometimes'"),
+        (BadTimeMode(1), {}, "time_mode .* must be one of .*, got 'sometimes'"),
     ],
 )
-def test_an_operator_whose_time_cannot_be_used_is_refused(
-    function: StatefulFunction, options: dict[str, Any], words: str
+def test_bad_time_options_of_an_operator_are_refused(
+    function: StatefulFunction, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=words):
+    with pytest.raises(InvalidRequestError, match=message):
         stateful(function, uid="operator", parallelism=1, **options)

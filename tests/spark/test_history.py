@@ -23,7 +23,7 @@ from holdfast.spark_progress import (
     history_of,
     next_history,
 )
-from holdfast.spark_progress.history_format import (
+from holdfast.spark_progress.history import (
     MIN_CHECKPOINTS,
     NO_HISTORY,
     decode_history,

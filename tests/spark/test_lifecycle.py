@@ -1,10 +1,14 @@
-"""Triggers, restarts, repeated batches and concurrent queries."""
+"""Triggers, restarts, repeated batches, concurrent and ended queries."""
 
 import json
 import logging
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from contracts.patience import HANGS_S
@@ -14,6 +18,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import progress_of
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.engines import RunningQuery
+from holdfast.spark.query import StatefulQuery, queries, query_run
 
 
 @pytest.mark.exhaustive
@@ -201,3 +208,44 @@ def test_refused_query_leaves_its_link_unchanged(job: Job, tmp_path: Path) -> No
     with pytest.raises(StreamingQueryException, match="BatchGapError"):
         job.run(job.operator(Groups(7)))
     assert link.read_text() == before
+
+
+QUERIES = 1200
+
+
+class QueryId(str):
+    """An id whose life can be observed."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Engine:
+    """The way to a Spark whose current query has the latest id."""
+
+    def __init__(self) -> None:
+        self.session = object()
+        self.ids: list[weakref.ref[QueryId]] = []
+
+    def running_query(self) -> RunningQuery:
+        query_id = QueryId(f"query-{len(self.ids)}")
+        self.ids.append(weakref.ref(query_id))
+        return RunningQuery(query_id, "run", "file:///nowhere")
+
+    def stop_error(self, query: RunningQuery, error: Exception) -> None:
+        """Return None, because no query was stopped."""
+
+
+def test_ended_queries_are_forgotten_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise InvalidRequestError("as planned")
+
+    engine = Engine()
+    monkeypatch.setattr(queries, "engine_of", lambda *_: engine)
+    monkeypatch.setattr(query_run.QueryRun, "start", fail)
+    function = StatefulQuery(lambda *_: None, {})
+    batch: Any = SimpleNamespace(sparkSession=engine.session)
+    for _ in range(QUERIES):
+        with suppress(InvalidRequestError):
+            function(batch, 0)
+    assert len(engine.ids) == QUERIES
+    assert sum(query_id() is not None for query_id in engine.ids) <= 1000

@@ -1,4 +1,4 @@
-"""Copies of state files on local disk: each right, or not used."""
+"""Copies of state files on local disk: a wrong copy is never used."""
 
 import os
 import threading
@@ -24,27 +24,27 @@ from holdfast.spark.subtask import LocalFiles, digest_of, local_directory
 from holdfast.testing import ManualClock
 
 OPERATOR = "0" * 32
-BIG = bytes(range(256)) * (9 << 12)  # more than may be held back, no whole number of blocks
+BIG = bytes(range(256)) * (9 << 12)  # larger than the buffer, and not a multiple of blocks
 
 
 @pytest.fixture
 def factory(memory_directory: str) -> CheckpointStreamFactory:
-    return a_factory(memory_directory)
+    return factory_in(memory_directory)
 
 
-def a_factory(directory: str) -> CheckpointStreamFactory:
+def factory_in(directory: str) -> CheckpointStreamFactory:
     access = checkpoint_storage(directory).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
     return access.initialize_location_for_checkpoint(1)
 
 
 class Host:
-    """A host's copies, as tasks use them, and the sources of the files that they read."""
+    """The copies on a host, as tasks use them, and the sources of the files that tasks read."""
 
     def __init__(self, root: Path, max_bytes: int = 1 << 30) -> None:
         self.directory = root / OPERATOR
         self.max_bytes = max_bytes
-        self.found: list[str] = []
+        self.sources: list[str] = []
         self.clock = ManualClock()
 
     def copies(self, checkpoint_id: int = 1, subtask: int = 0) -> LocalFiles:
@@ -84,7 +84,7 @@ class Host:
         return handle
 
     def read(self, handle: FileStateHandle, checkpoint_id: int = 2, subtask: int = 0) -> bytes:
-        local = self.copies(checkpoint_id, subtask).read_through(handle, self.found.append)
+        local = self.copies(checkpoint_id, subtask).read_through(handle, self.sources.append)
         with local.open_input_stream() as stream:
             return stream.read()
 
@@ -124,13 +124,13 @@ def test_state_written_on_this_host_is_read_from_disk(
     handle = host.write(factory, BIG)
     handle.discard_state()  # storage can't have helped
     assert host.read(handle) == BIG
-    assert host.found == ["local"]
+    assert host.sources == ["local"]
 
 
-def test_a_copy_is_mapped_not_read(host: Host, factory: CheckpointStreamFactory) -> None:
+def test_copy_is_mapped_into_memory(host: Host, factory: CheckpointStreamFactory) -> None:
     handle = host.write(factory, BIG)
     before = pa.total_allocated_bytes()
-    stream = host.copies().read_through(handle, host.found.append).open_input_stream()
+    stream = host.copies().read_through(handle, host.sources.append).open_input_stream()
     assert isinstance(stream, pa.BufferReader)
     assert stream.read_buffer().to_pybytes() == BIG
     assert pa.total_allocated_bytes() == before
@@ -144,7 +144,7 @@ def test_state_read_from_storage_is_then_read_from_disk(
     assert host.read(handle) == BIG
     handle.discard_state()
     assert host.read(handle, subtask=1) == BIG  # another subtask, too
-    assert host.found == ["storage", "local"]
+    assert host.sources == ["storage", "local"]
 
 
 def test_inline_state_leaves_no_file(host: Host, factory: CheckpointStreamFactory) -> None:
@@ -154,7 +154,7 @@ def test_inline_state_leaves_no_file(host: Host, factory: CheckpointStreamFactor
     assert write_state(host.copies().duplicate(factory), b"") is None
     assert host.names() == []
     inline = ByteStreamStateHandle(b"small")
-    assert host.copies().read_through(inline, host.found.append) is inline
+    assert host.copies().read_through(inline, host.sources.append) is inline
 
 
 def test_discarded_state_leaves_no_copy(host: Host, factory: CheckpointStreamFactory) -> None:
@@ -191,14 +191,14 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_copy_is_not_used(
+def test_damaged_copy_is_not_used(
     host: Host, factory: CheckpointStreamFactory, damage: Callable[[Path], object]
 ) -> None:
     handle = host.write(factory, BIG)
     damage(host.only)
     assert host.read(handle) == BIG
     assert host.read(handle) == BIG
-    assert host.found[0] == "storage"
+    assert host.sources[0] == "storage"
 
 
 def test_damaged_copy_of_a_missing_file_is_an_error(
@@ -217,7 +217,7 @@ def test_file_with_another_checksum_has_another_copy(
 ) -> None:
     handle = host.write(factory, BIG)
     (tmp_path / "elsewhere").mkdir()
-    other = write_state(a_factory(f"file://{tmp_path}/elsewhere"), BIG[::-1])
+    other = write_state(factory_in(f"file://{tmp_path}/elsewhere"), BIG[::-1])
     assert isinstance(other, FileStateHandle)
     renamed = FileStateHandle(handle.uri, other.size, other.checksum)
     assert not host.has(renamed)
@@ -231,14 +231,14 @@ def test_deleted_directory_is_created_again(host: Host, factory: CheckpointStrea
     host.directory.parent.rmdir()
     assert host.read(handle) == BIG
     assert host.read(handle) == BIG
-    assert host.found == ["storage", "local"]
+    assert host.sources == ["storage", "local"]
 
 
 def test_copy_deleted_during_a_read_stays_readable(
     host: Host, factory: CheckpointStreamFactory
 ) -> None:
     handle = host.write(factory, BIG)
-    stream = host.copies().read_through(handle, host.found.append).open_input_stream()
+    stream = host.copies().read_through(handle, host.sources.append).open_input_stream()
     host.only.unlink()
     assert stream.read() == BIG
 
@@ -253,10 +253,10 @@ def test_state_without_a_usable_directory_is_in_storage(
         host.directory.parent.touch()
     handle = host.write(factory, BIG)
     assert host.read(handle) == BIG
-    assert host.found == ["storage"]
+    assert host.sources == ["storage"]
 
 
-def test_a_full_disk_costs_the_copy_only(
+def test_full_disk_only_prevents_the_copy(
     host: Host, factory: CheckpointStreamFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int, data: bytes) -> int:
@@ -267,7 +267,7 @@ def test_a_full_disk_costs_the_copy_only(
     assert host.names() == []
     assert host.read(handle) == BIG
     assert host.names() == []
-    assert host.found == ["storage"]
+    assert host.sources == ["storage"]
 
 
 def test_copies_of_the_last_two_checkpoints_stay(
@@ -306,7 +306,7 @@ def test_state_above_the_limit_has_no_copy(host: Host, factory: CheckpointStream
     handle = host.write(factory, BIG)
     assert host.names() == []
     assert host.read(handle) == BIG
-    assert host.found == ["storage"]
+    assert host.sources == ["storage"]
 
 
 def test_files_of_a_killed_task_are_deleted(host: Host, factory: CheckpointStreamFactory) -> None:
@@ -337,7 +337,7 @@ def test_concurrent_readers_share_one_copy(host: Host, factory: CheckpointStream
     assert host.names() == [digest_of(handle)]
 
 
-def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -> None:
+def test_stale_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -> None:
     environment = {"SPARK_LOCAL_DIRS": f"{tmp_path}/blockmgr-mine,{tmp_path}/second"}
     old, young, others = (tmp_path / f"blockmgr-{name}" / "holdfast" for name in ("a", "b", "c"))
     others = tmp_path / "others" / "holdfast"
@@ -352,7 +352,7 @@ def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -
     clock.advance(1)
     assert local_directory(environment, clock) == f"{tmp_path}/blockmgr-mine/holdfast"
     assert not old.exists()
-    assert old.parent.exists(), "that one is Spark's"
+    assert old.parent.exists(), "it belongs to Spark"
     assert young.exists()
     assert others.exists()
 
@@ -368,14 +368,14 @@ def test_executors_of_one_application_share_its_directory() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Any order of writing, reading, damaging and deleting: what is read is what was written."""
+    """Write, read, damage and delete in any order: reads return the written bytes."""
 
     handles: Bundle[tuple[FileStateHandle, bytes]] = Bundle("handles")
 
     @initialize()
     def begin(self) -> None:
         self.host = Host(Path(self.directory) / "holdfast", max_bytes=3 << 20)
-        self.factory = a_factory(f"file://{self.storage}")
+        self.factory = factory_in(f"file://{self.storage}")
 
     directory = ""
     storage = ""

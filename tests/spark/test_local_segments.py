@@ -6,24 +6,20 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from jobs.keyed import KeyedJob
-from jobs.operators import Totals
+from jobs.keyed import totals_job, totals_rows
 
 from holdfast.backends.keyed import BackendName
-from holdfast.backends.keyed.columnar.segment_store import SegmentStore
-from holdfast.backends.keyed.segments import Segment
 from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
+from holdfast.backends.keyed.segments.segment import Segment
+from holdfast.backends.keyed.segments.segment_store import SegmentStore
 from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.settings import StateSettings
 from holdfast.spark.subtask import LocalFiles
 from holdfast.testing import ManualClock
 
-SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
-OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
 KEYS = range(4000)
 LARGE = 1 << 30
 
@@ -46,11 +42,8 @@ class Host:
 
     def start(self, parallelism: int = 2) -> None:
         """Start the query, maybe again."""
-        self.job = KeyedJob(
+        self.job = totals_job(
             self.storage,
-            Totals(),
-            schema=SCHEMA,
-            output=OUTPUT,
             parallelism=parallelism,
             state=StateSettings(
                 local_bytes=self.max_bytes,
@@ -62,7 +55,7 @@ class Host:
 
     def run(self, keys: range = KEYS) -> None:
         """Run a batch with a row of each key; all keys have had the same number of rows."""
-        output = self.job.run([{"key": key, "id": key} for key in keys])
+        output = self.job.run(totals_rows(keys))
         self.rounds += 1
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(keys, self.rounds)
 
@@ -85,10 +78,8 @@ class Host:
 
 
 @pytest.fixture
-def host(memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-1"))
-    (tmp_path / "blockmgr-1").mkdir()
-    return Host(memory_directory, tmp_path / "blockmgr-1")
+def host(memory_directory: str, task_directory: Path) -> Host:
+    return Host(memory_directory, task_directory)
 
 
 def test_written_segments_are_mapped_by_the_next_task(host: Host) -> None:
@@ -268,7 +259,7 @@ def test_old_files_of_killed_tasks_are_deleted(host: Host) -> None:
     host.run()
 
 
-def test_a_directory_in_use_is_not_taken_for_dead(host: Host) -> None:
+def test_directory_in_use_is_not_stale(host: Host) -> None:
     host.run()
     directory = host.local / "holdfast"
     os.utime(directory, (0, 0))
@@ -276,7 +267,7 @@ def test_a_directory_in_use_is_not_taken_for_dead(host: Host) -> None:
     assert directory.stat().st_mtime > 0
 
 
-def test_a_damaged_copy_is_not_served_and_the_segment_is_fetched_again(host: Host) -> None:
+def test_damaged_copy_is_fetched_again(host: Host) -> None:
     host.run()
     for path in host.copies():
         content = bytearray(path.read_bytes())
@@ -287,16 +278,16 @@ def test_a_damaged_copy_is_not_served_and_the_segment_is_fetched_again(host: Hos
 
 
 def test_full_disk_does_not_fail_a_batch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+    def full(_: str) -> str:
         raise OSError(28, "no room")
 
-    monkeypatch.setattr(os, "writev", full)
+    monkeypatch.setattr("holdfast.backends.keyed.segments.segment_store.replace_file", full)
     for _ in range(3):
         host.run()
     assert not host.copies()
 
 
-def test_a_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.run()
     opened: list[str] = []
     segment_of = SegmentStore.segment

@@ -29,6 +29,7 @@ from holdfast.locations import latest_checkpoint
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.storages import CompletedCheckpoint, FileSystemCheckpointStorageAccess
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
+from holdfast.spark.checkpoint_location import replace as replace_file
 from holdfast.spark.savepoints import (
     RESTORED_FILE,
     RestoredQuery,
@@ -52,10 +53,6 @@ def interrupt_at(module: object, step: str, action: Callable[[], object]) -> Non
     with mock.patch.object(module, step, side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             action()
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def run_after(
@@ -140,7 +137,8 @@ def test_restore_verifies_files_before_it_ends(restore: Restore, fork: str, chan
 
 
 def test_restore_without_metadata_is_only_completed(restore: Restore, fork: str) -> None:
-    with run_after(change_notes, "end_attempt", _interrupt):
+    calls = [mock.DEFAULT, KeyboardInterrupt]  # the second one is the last step of the restore
+    with mock.patch.object(change_notes, "replace", wraps=replace_file, side_effect=calls):
         with pytest.raises(KeyboardInterrupt):
             restore()
     assert not can_be_started(fork)

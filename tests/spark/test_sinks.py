@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from jobs.job import Job
-from jobs.operators import Groups
+from jobs.operators import AwaitsNextPass, DropRowsAfter, Groups
 from jobs.session import cached_dataset_count
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -184,3 +185,51 @@ def test_sink_may_reshape_its_rows(job: Job, reshape: Callable[[DataFrame], Data
     job.feed(files=2)
     job.run(job.operator(Groups(70), sink=sink, parallelism=3))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 3 * 140
+
+
+# Joins with an empty side, so that Spark skips the other side
+
+
+@pytest.fixture
+def passes(tmp_path: Path) -> Path:
+    """Return a directory with a file for each pass over an operator's rows, named 0, 1, …"""
+    directory = tmp_path / "passes"
+    directory.mkdir()
+    return directory
+
+
+def no_rows(session: SparkSession, passes: Path) -> DataFrame:
+    """Return a frame that is empty at run time, once a pass over an operator's rows has begun."""
+    return session.range(0, 1, 1, 1).mapInArrow(DropRowsAfter(passes / "0"), "id long")
+
+
+@pytest.mark.exhaustive
+def test_chain_joined_with_no_rows_is_run_once_completely(job: Job, passes: Path) -> None:
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        none = no_rows(rows.sparkSession, passes).hint("merge")
+        job.write(rows.join(none, "id"), batch_id)
+
+    job.feed(files=1)
+    first = job.part(AwaitsNextPass(1, passes), "first", parallelism=1)
+    job.run(job.chain(first, job.part(Groups(1000), "second"), sink=sink))
+    assert job.checkpoint_ids() == [1]
+    assert job.ids_written() == []
+    assert job.ids_held("second") == job.ids_fed
+    assert [path.name for path in passes.iterdir()] == ["0"]
+
+
+@pytest.mark.exhaustive
+def test_pass_still_running_after_the_write_counts(
+    spark: SparkSession, job: Job, passes: Path
+) -> None:
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        # The plan follows the settings of the left side, which is another session than the query's.
+        none = no_rows(spark, passes).repartition(2, "id").hint("merge")
+        job.write(none.join(rows.repartition(2, "id"), "id"), batch_id)
+
+    job.feed(files=1)
+    job.run(job.operator(AwaitsNextPass(1000, passes), sink=sink, parallelism=1))
+    assert job.checkpoint_ids() == [1]
+    assert job.ids_written() == []
+    assert job.ids_held() == job.ids_fed
+    assert [path.name for path in passes.iterdir()] == ["0"]

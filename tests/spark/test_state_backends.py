@@ -1,4 +1,4 @@
-"""The backend of keyed state is a setting, for a job and for operators: batches go on from each other's checkpoints."""
+"""The backend of keyed state is a setting of jobs and operators: each resumes from checkpoints of the others."""
 
 import os
 from collections.abc import Iterator
@@ -6,29 +6,25 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from jobs.keyed import KeyedJob
+from jobs.keyed import KeyedJob, totals_job, totals_rows
 from jobs.operators import Totals
 
 from holdfast.backends.keyed import BackendName, RocksDBSettings
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.settings import Settings, StateSettings
 
-SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
-OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
 KEYS = range(4000)
+ROWS = totals_rows(KEYS)
 
 
-def test_a_job_goes_on_with_another_backend_and_parallelism(
-    memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_job_resumes_with_another_backend_and_parallelism(
+    memory_directory: str, task_directory: Path
 ) -> None:
-    local = tmp_path / "blockmgr-1"
-    local.mkdir()
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(local))
     runs: list[tuple[BackendName, dict[str, BackendName], int, set[str]]] = [
         ("rocksdb", {}, 2, set()),
         ("rocksdb", {}, 2, {"local"}),
         ("rocksdb", {}, 3, {"local"}),
-        ("columnar", {}, 3, {"storage"}),  # what it reads anew it reads from storage
+        ("columnar", {}, 3, {"storage"}),  # another backend reads from storage
         ("heap", {"operator": "rocksdb"}, 1, {"storage"}),
         ("heap", {}, 2, {"storage"}),
     ]
@@ -36,11 +32,8 @@ def test_a_job_goes_on_with_another_backend_and_parallelism(
     before: tuple[BackendName, dict[str, BackendName], int] | None = None
     for rounds, (backend, backends, parallelism, sources) in enumerate(runs, 1):
         if job is None or before != (backend, backends, parallelism):
-            job = KeyedJob(
+            job = totals_job(
                 memory_directory,
-                Totals(),
-                schema=SCHEMA,
-                output=OUTPUT,
                 parallelism=parallelism,
                 state=StateSettings(
                     local_bytes=1 << 30,
@@ -50,42 +43,34 @@ def test_a_job_goes_on_with_another_backend_and_parallelism(
                 ),
             )
             before = backend, backends, parallelism
-        output = job.run([{"key": key, "id": key} for key in KEYS])
+        output = job.run(ROWS)
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(KEYS, rounds)
         assert not sources or job.sources == sources, rounds
-        names = [name for _, folders, _ in os.walk(local) for name in folders]
+        names = [name for _, folders, _ in os.walk(task_directory) for name in folders]
         assert not any(name.endswith(".rocksdb") for name in names)
 
 
 class Fails(Totals):
-    """Fails behind its first batch."""
+    """Fails after its batch."""
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from super().process(batches)
         raise ValueError("it fails")
 
 
-def test_a_task_that_fails_leaves_no_database_on_the_host(
-    memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_failed_task_leaves_no_database_on_the_host(
+    memory_directory: str, task_directory: Path
 ) -> None:
-    local = tmp_path / "blockmgr-1"
-    local.mkdir()
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(local))
-    job = KeyedJob(
-        memory_directory,
-        Fails(),
-        schema=SCHEMA,
-        output=OUTPUT,
-        state=StateSettings(local_bytes=1 << 30, backend="rocksdb"),
-    )
+    state = StateSettings(local_bytes=1 << 30, backend="rocksdb")
+    job = totals_job(memory_directory, Fails(), state=state)
     with pytest.raises(ValueError, match="it fails"):
-        job.run([{"key": key, "id": key} for key in KEYS])
-    # Not even while somebody has the error, and all that led to it, still.
-    assert list(local.rglob("holdfast/*"))
-    assert not list(local.rglob("*.rocksdb"))
+        job.run(ROWS)
+    # Although the error and its traceback may still be alive.
+    assert list(task_directory.rglob("holdfast/*"))
+    assert not list(task_directory.rglob("*.rocksdb"))
 
 
-def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
+def test_backends_are_set_for_the_job_and_for_uids() -> None:
     key = "spark.holdfast.state.backend"
     memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
     assert Settings.parse({}).state.backend == "columnar"
@@ -118,11 +103,11 @@ def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
         ({"spark.master": "spark://host:7077", "spark.executor.cores": "5"}, 5),
         ({"spark.master": "yarn", "spark.executor.cores": "1", "spark.task.cpus": "2"}, 1),
         ({"spark.master": "local[*]"}, os.cpu_count()),
-        ({"spark.master": "spark://host:7077"}, None),  # the executor's host knows it
+        ({"spark.master": "spark://host:7077"}, None),  # only the executor's host knows the number
         ({}, None),
     ],
 )
-def test_the_tasks_of_an_executor_share_rocksdbs_memory(
+def test_tasks_of_an_executor_share_the_memory_of_rocksdb(
     spark: dict[str, str], tasks: int | None
 ) -> None:
     memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
@@ -131,13 +116,13 @@ def test_the_tasks_of_an_executor_share_rocksdbs_memory(
     assert settings.share_bytes == (64 << 20) // (tasks or os.cpu_count() or 1)
 
 
-def test_rocksdb_memory_share_is_at_least_one_mib() -> None:
+def test_rocksdb_memory_share_is_1_mib_or_more() -> None:
     assert RocksDBSettings(memory_bytes=2 << 20, processes=64).share_bytes == 1 << 20
     with pytest.raises(InvalidRequestError, match="processes must be >= 1"):
         RocksDBSettings(processes=0)
 
 
-def test_rocksdb_is_set_by_the_names_of_flink() -> None:
+def test_rocksdb_has_the_setting_names_of_flink() -> None:
     settings = {
         "memory": "64m",
         "memory.write-buffer-ratio": "0.25",
@@ -179,21 +164,15 @@ def test_rocksdb_is_set_by_the_names_of_flink() -> None:
             Settings.parse({prefix + key: wrong})
 
 
-def test_what_rocksdb_says_of_itself_is_in_the_statistics_if_that_is_asked_for(
-    memory_directory: str,
-) -> None:
+def test_statistics_have_rocksdb_metrics_if_enabled(memory_directory: str) -> None:
     for has_metrics in (False, True):
-        job = KeyedJob(
+        rocksdb = RocksDBSettings(processes=4, has_metrics=has_metrics)
+        job = totals_job(
             f"{memory_directory}/{has_metrics}",
-            Totals(),
-            schema=SCHEMA,
-            output=OUTPUT,
             parallelism=1,
-            state=StateSettings(
-                backend="rocksdb", rocksdb=RocksDBSettings(processes=4, has_metrics=has_metrics)
-            ),
+            state=StateSettings(backend="rocksdb", rocksdb=rocksdb),
         )
-        job.run([{"key": key, "id": key} for key in KEYS])
+        job.run(ROWS)
         (operator,) = job.latest.metadata.operators.values()
         statistics = operator.subtasks[0].statistics
         assert statistics is not None

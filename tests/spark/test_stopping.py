@@ -1,4 +1,4 @@
-"""A query that is stopped in the middle of a batch, by a driver in a process of its own: what is seen of it."""
+"""Queries that are stopped in the middle of a batch, in a separate driver: their errors and logs."""
 
 import json
 import os
@@ -11,12 +11,12 @@ import pytest
 from contracts.patience import RUN_HANGS_S
 from jobs.stops import PLACES
 
-pytestmark = pytest.mark.exhaustive  # a driver of its own
+pytestmark = pytest.mark.exhaustive  # it starts a driver
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """What was seen of a query that was stopped."""
+class StoppedQuery:
+    """The error and the log of a query that was stopped."""
 
     directory: Path
     error: str
@@ -24,8 +24,8 @@ class Stopped:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stopped]:
-    """Each query of a driver, by where it was stopped."""
+def queries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StoppedQuery]:
+    """Return the queries of a driver by the place where they were stopped."""
     directory = tmp_path_factory.mktemp("stopped")
     ran = subprocess.run(
         [sys.executable, "-m", "jobs.stops", str(directory)],
@@ -39,26 +39,24 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stopped]:
     assert ran.returncode == 0, ran.stderr
     errors, log = json.loads(ran.stdout), ran.stderr
     logs = {}
-    for way in reversed(PLACES):
-        log, logs[way] = log.split(f"{way}\n")
-    return {way: Stopped(directory / way, errors[way], logs[way]) for way in PLACES}
+    for place in reversed(PLACES):
+        log, logs[place] = log.split(f"{place}\n")
+    return {place: StoppedQuery(directory / place, errors[place], logs[place]) for place in PLACES}
 
 
-@pytest.mark.parametrize("way", ["in a job", "in the sink"])
-def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_commits_nothing(
-    stopped: dict[str, Stopped], way: str
+@pytest.mark.parametrize("place", ["in a job", "in the sink"])
+def test_query_stopped_in_mid_batch_ends_quietly(
+    queries: dict[str, StoppedQuery], place: str
 ) -> None:
-    assert stopped[way].error == "None"
+    assert queries[place].error == "None"
     alarming = ("StackOverflowError", "Traceback", "ERROR", "WARNING:holdfast")
-    assert [word for word in alarming if word in stopped[way].log] == [], stopped[way].log
-    assert list(stopped[way].directory.glob("job/checkpoints/*/chk-*/*")) == []
-    assert list(stopped[way].directory.glob("job/spark/commits/*")) == []
+    assert [word for word in alarming if word in queries[place].log] == [], queries[place].log
+    assert list(queries[place].directory.glob("job/checkpoints/*/chk-*/*")) == []
+    assert list(queries[place].directory.glob("job/spark/commits/*")) == []
 
 
-def test_a_sink_that_fails_while_its_query_is_stopped_shows_its_error(
-    stopped: dict[str, Stopped],
-) -> None:
-    query = stopped["in a sink that fails"]
+def test_error_of_a_sink_in_a_stopped_query_is_shown(queries: dict[str, StoppedQuery]) -> None:
+    query = queries["in a sink that fails"]
     assert "RuntimeError: as planned" in query.error
     assert 'raise RuntimeError("as planned")' in query.log
     assert "StackOverflowError" not in query.log

@@ -1,4 +1,4 @@
-"""A store that is away for longer than Holdfast waits for it."""
+"""A store that is down for longer than Holdfast waits for it."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -10,15 +10,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from servers.s3 import S3Bucket
 
-from holdfast.locations.adapters import unregister_file_system
 from holdfast.testing import HttpFaults, http_faults
 
 FILES = 3
 
 
 @pytest.fixture
-def store(job: Job, ministack_bucket: S3Bucket) -> Iterator[HttpFaults]:
-    """What is between a job and the store of its checkpoints."""
+def store(job: Job, ministack_bucket: S3Bucket, _unregister_s3: None) -> Iterator[HttpFaults]:
+    """Run a faulty proxy between a job and the store of its checkpoints."""
     server = ministack_bucket.server
     with http_faults(server.endpoint) as store:
         job.settings = {
@@ -29,14 +28,10 @@ def store(job: Job, ministack_bucket: S3Bucket) -> Iterator[HttpFaults]:
             "spark.holdfast.checkpoint.dir": f"s3://{ministack_bucket.name}/checkpoints",
         }
         yield store
-    for scheme in ("s3", "s3a"):
-        unregister_file_system(scheme)
 
 
 @pytest.mark.exhaustive
-def test_a_store_that_stays_away_fails_the_query_and_a_restart_goes_on(
-    job: Job, store: HttpFaults
-) -> None:
+def test_outage_fails_the_query_and_a_restart_resumes(job: Job, store: HttpFaults) -> None:
     job.feed(files=FILES)
 
     def sink(rows: DataFrame, batch_id: int) -> None:
@@ -53,12 +48,12 @@ def test_a_store_that_stays_away_fails_the_query_and_a_restart_goes_on(
     assert "StorageUnavailableError: S3 failed (SlowDown)" in str(failed.value)
 
     store.clear()
-    sunk: list[int] = []
+    batch_ids: list[int] = []
 
     def sink_again(rows: DataFrame, batch_id: int) -> None:
-        sunk.append(batch_id)
+        batch_ids.append(batch_id)
         job.write(rows, batch_id)
 
     job.run(job.operator(Groups(70), sink=sink_again))
-    assert sunk == [1, 2]
+    assert batch_ids == [1, 2]
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140

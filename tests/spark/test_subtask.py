@@ -1,38 +1,31 @@
-"""A subtask without Spark: what it reports, and what it refuses of an operator."""
+"""A subtask without Spark: its reports, its refusals of operators, and the reports that count."""
 
 import pyarrow as pa
 import pytest
 from jobs.job import Job
+from jobs.keyed import ReportList
 from jobs.operators import Groups, Returns, StopsReading, WrongColumns
 from pyspark import cloudpickle
 
 from holdfast import StatefulFunction
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointDeclinedError, CheckpointError, InvalidRequestError
-from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
+from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask, SubtaskStatistics
 from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import (
+    Acknowledgement,
     CheckpointInfo,
     JobStorage,
     OperatorInfo,
     SubtaskRunner,
     TaskPayload,
     decode_acknowledgements,
+    reports_of_final_pass,
 )
 from holdfast.testing import ManualClock
 
 
-class Reported:
-    """The reports of subtasks."""
-
-    def __init__(self) -> None:
-        self.value: list[bytes] = []
-
-    def add(self, term: list[bytes]) -> None:
-        self.value += term
-
-
-class OneSecondALook(ManualClock):
+class SteppingClock(ManualClock):
     """A clock that advances by a second at each measurement."""
 
     def monotonic_s(self) -> float:
@@ -46,12 +39,12 @@ def run(
     clock: Clock = SYSTEM_CLOCK,
     marks: tuple[int, int, int] = (0, 0, 0),
 ) -> tuple[list[int], list[bytes]]:
-    """Run subtask 0 over three rows with these marks; the ids that come out, and what it reports."""
+    """Run subtask 0 over three rows with these marks, and return its output ids and its reports."""
     storage = FileSystemCheckpointStorage(directory)
     access = storage.create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
     settings = Settings.parse({"spark.holdfast.checkpoint.dir": "file:///nowhere"})
-    reported = Reported()
+    reports = ReportList()
     runner = SubtaskRunner(
         operator=OperatorInfo(
             uid="operator",
@@ -73,16 +66,16 @@ def run(
             clock=clock,
         ),
         payload=TaskPayload(cloudpickle.dumps(function), (StoredSubtask(),), None),  # type: ignore[no-untyped-call]
-        reports=reported,
+        reports=reports,
     )
     rows = pa.record_batch(
         {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4}, schema=Job.arrow_schema
     ).append_column("subtask", pa.array([-1, *marks], pa.int32()))
     ids = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
-    return ids, reported.value
+    return ids, reports.value
 
 
-def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
+def test_rows_are_emitted_and_the_state_is_reported(memory_directory: str) -> None:
     ids, reports = run(memory_directory, Groups(2))
     assert ids == [0, 1]
     assert len(reports) == 1
@@ -99,7 +92,7 @@ def test_late_rows_are_dropped_and_counted(memory_directory: str) -> None:
 
 
 def test_durations_of_steps_are_from_the_clock_of_the_job(memory_directory: str) -> None:
-    _, reports = run(memory_directory, Groups(2), OneSecondALook())
+    _, reports = run(memory_directory, Groups(2), SteppingClock())
     [report] = decode_acknowledgements(reports)
     counted = report.state.statistics
     assert counted is not None
@@ -123,3 +116,68 @@ def test_operator_with_invalid_output_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         run(memory_directory, function)
+
+
+# The valid reports among those that reach the driver
+
+
+def statistics_of(rows_out: int) -> SubtaskStatistics:
+    return SubtaskStatistics(5, rows_out, 0, 0, 0, 0, 0)
+
+
+def reports(text: str) -> list[Acknowledgement]:
+    """Parse reports: `a0 a1 b0-` are subtasks 0 and 1 in stage a, and 0 in stage b without rows."""
+    return [
+        Acknowledgement(
+            int(word[1]),
+            attempt,
+            StoredSubtask(statistics=statistics_of(rows_out=0 if word.endswith("-") else 5)),
+            checkpoint_id=1,
+            stage_id=ord(word[0]),
+        )
+        for attempt, word in enumerate(text.split())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("all_reports", "final_reports"),
+    [
+        ("a0 a1 a2", "a0 a1 a2"),
+        ("a2 a0 a1", "a2 a0 a1"),
+        ("a0 b0 b1 b2", "b0 b1 b2"),  # a prefix was read before
+        ("a0 c1 b0 b1 b2", "b0 b1 b2"),
+        ("a0 b1 c2", "a0 b1 c2"),  # one job for each partition
+        (
+            "a0- b1- c2- d0- d1- d2-",
+            "d0- d1- d2-",
+        ),  # isEmpty() reads everything, and there are no rows
+        ("a0- b1- c2- d0 d1 d2", "d0 d1 d2"),
+        ("a0- a1- a2- b0- b1- b2-", "b0- b1- b2-"),
+    ],
+)
+def test_reports_of_the_only_complete_pass_count(all_reports: str, final_reports: str) -> None:
+    counted = reports_of_final_pass(reports(all_reports), 3)
+    assert counted is not None
+    wanted = [(int(word[1]), ord(word[0])) for word in final_reports.split()]
+    assert [(report.subtask, report.stage_id) for report in counted] == wanted
+
+
+@pytest.mark.parametrize(
+    "all_reports",
+    [
+        "",
+        "a0 a1",
+        "a0 b1",
+        "a0 a1 a2 b0 b1 b2",  # two actions
+        "a0 a1 a1 a2",  # a part was run twice
+        "a0 a1 a2 b0 c1 d2",  # all partitions one by one, and an action
+        "a0- b1- c2 d0 d1 d2",
+        "d0 d1 d2 a0- b1- c2-",
+        "d0 d1 d2 a0- a1- a2-",
+        "a0 b0 b1 c2",
+        "a0 a1 a2 b1",  # computed again for the sink, or a prefix was read after
+        "a0 b0 c1 b1 b2",
+    ],
+)
+def test_no_report_counts_without_a_complete_pass(all_reports: str) -> None:
+    assert reports_of_final_pass(reports(all_reports), 3) is None

@@ -1,4 +1,4 @@
-"""The data source that has Spark run batches, polled without Spark."""
+"""The data source that makes Spark run batches, polled without Spark."""
 
 import tempfile
 import uuid
@@ -36,17 +36,17 @@ def reader(idle_ticks: IdleTicks, clock: ManualClock) -> TickReader:
     return TickReader(idle_ticks.name, now_ms=clock.now_ms)
 
 
-def test_a_run_begins_with_a_batch_whatever_was_asked_for_before(
+def test_run_begins_with_a_batch_despite_earlier_requests(
     reader: TickReader, idle_ticks: IdleTicks, clock: ManualClock
 ) -> None:
     first = reader.latestOffset(START, None)
     assert first != START
     assert reader.latestOffset(first, None) == first
-    again = TickReader(idle_ticks.name, now_ms=clock.now_ms)  # on a host that knows of nothing
+    again = TickReader(idle_ticks.name, now_ms=clock.now_ms)  # on a host without requests
     assert again.latestOffset(first, None) != first
 
 
-def test_a_batch_that_was_asked_for_comes_once(reader: TickReader, idle_ticks: IdleTicks) -> None:
+def test_requested_batch_runs_once(reader: TickReader, idle_ticks: IdleTicks) -> None:
     first = reader.latestOffset(START, None)
     idle_ticks.ask(0)
     second = reader.latestOffset(first, None)
@@ -56,7 +56,7 @@ def test_a_batch_that_was_asked_for_comes_once(reader: TickReader, idle_ticks: I
     assert reader.latestOffset(second, None) != second
 
 
-def test_a_batch_comes_when_it_is_due(
+def test_requested_batch_runs_when_it_is_due(
     reader: TickReader, idle_ticks: IdleTicks, clock: ManualClock
 ) -> None:
     first = reader.latestOffset(START, None)
@@ -80,9 +80,7 @@ def test_only_the_last_request_counts(
     assert reader.latestOffset(first, None) == first
 
 
-def test_a_clock_that_was_set_back_keeps_no_batch_away(
-    reader: TickReader, idle_ticks: IdleTicks
-) -> None:
+def test_batch_runs_after_the_clock_was_set_back(reader: TickReader, idle_ticks: IdleTicks) -> None:
     ahead = {"holdfast-ticks": 2**50}
     first = reader.latestOffset(ahead, None)
     assert first["holdfast-ticks"] > 2**50
@@ -90,16 +88,14 @@ def test_a_clock_that_was_set_back_keeps_no_batch_away(
     assert reader.latestOffset(first, None)["holdfast-ticks"] > first["holdfast-ticks"]
 
 
-def test_pyspark_that_gives_no_arguments_is_given_the_same_offsets(
-    reader: TickReader, idle_ticks: IdleTicks
-) -> None:
+def test_offsets_are_the_same_without_arguments(reader: TickReader, idle_ticks: IdleTicks) -> None:
     first = reader.latestOffset()
     assert reader.latestOffset() == first
     idle_ticks.ask(0)
     assert reader.latestOffset() != first
 
 
-def test_the_source_has_no_rows_and_leaves_nothing_behind(
+def test_source_has_no_rows_and_leaves_no_files(
     reader: TickReader, idle_ticks: IdleTicks, tmp_path: Path
 ) -> None:
     assert reader.initialOffset() == START
@@ -111,15 +107,15 @@ def test_the_source_has_no_rows_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_source_looks_where_it_is_told_to_whatever_its_own_process_has(
+def test_source_polls_the_directory_of_its_options(
     idle_ticks: IdleTicks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {NAME: idle_ticks.name, DIRECTORY: str(tmp_path)}
     reader = DefaultSource(options).streamReader(StructType())
     first = reader.latestOffset()  # type: ignore[call-arg]
     idle_ticks.ask(0)
-    with monkeypatch.context() as of_spark:
-        of_spark.setattr(tempfile, "tempdir", str(tmp_path / "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "other"))
         assert reader.latestOffset() != first  # type: ignore[call-arg]
         reader.stop()
     assert list(tmp_path.iterdir()) == []
@@ -136,7 +132,7 @@ sys.stdin.read()
 """
 
 
-def test_request_of_a_killed_driver_is_deleted_and_of_a_living_one_stays(tmp_path: Path) -> None:
+def test_request_is_deleted_only_if_its_driver_was_killed(tmp_path: Path) -> None:
     with (
         python(ASK, str(tmp_path), "killed") as killed,
         python(ASK, str(tmp_path), "alive") as alive,
@@ -160,13 +156,13 @@ def test_request_of_a_killed_driver_is_deleted_and_of_a_living_one_stays(tmp_pat
     assert {file.name for file in tmp_path.iterdir()} == {"holdfast-ticks-alive.json"}
 
 
-def test_queries_ask_only_their_own_source(reader: TickReader) -> None:
+def test_requests_reach_only_the_source_of_their_query(reader: TickReader) -> None:
     first = reader.latestOffset(START, None)
     IdleTicks().ask(0)
     assert reader.latestOffset(first, None) == first
 
 
-def test_a_request_that_cannot_be_written_is_an_error(
+def test_failed_write_of_a_request_is_an_error(
     idle_ticks: IdleTicks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
@@ -174,7 +170,7 @@ def test_a_request_that_cannot_be_written_is_an_error(
         idle_ticks.ask(0)
 
 
-def test_offsets_of_the_source_are_known_in_sparks_log() -> None:
+def test_offsets_of_the_source_are_recognised() -> None:
     assert is_tick_offset('{"holdfast-ticks": 5}')
     assert not is_tick_offset('{"logOffset":5}')
     assert DefaultSource.name() == "holdfast-ticks"

@@ -1,4 +1,4 @@
-"""State that stays on executors, with a real Spark: found where it can be, and never a stale one."""
+"""State that stays on executors, with a real Spark: it is used if possible, and never if stale."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +25,7 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
 
 
 def warm_job(spark: SparkSession, directory: Path) -> Job:
-    """A job that writes all its state into files, and leaves copies of them."""
+    """Return a job that writes all its state into files, and keeps copies of them."""
     job = Job(spark, directory)
     job.settings |= {
         "spark.holdfast.state.inline-threshold": "0",
@@ -35,7 +35,7 @@ def warm_job(spark: SparkSession, directory: Path) -> Job:
     return job
 
 
-def counting(
+def numbering_operator(
     job: Job, function: StatefulFunction | None = None, **options: object
 ) -> StatefulOperator:
     schema = "id long, nth long, subtask int"
@@ -55,7 +55,7 @@ def sources(job: Job, checkpoint_id: int) -> set[str]:
 
 
 def check_each_row_was_counted_once(job: Job, files: int) -> None:
-    """Numbers of rows come out of the state: a stale one would give some of them twice."""
+    """Check that the rows are numbered once; with a stale state some numbers would be repeated."""
     tables = [pq.read_table(file) for file in job.output.glob("batch=*/*.parquet")]
     rows = [row for table in tables for row in table.to_pylist()]
     assert sorted(row["id"] for row in rows) == list(range(files * ROWS))
@@ -78,7 +78,7 @@ def names(directories: list[Path]) -> list[str]:
 def test_state_is_found_on_the_host_and_not_fetched(job: Job) -> None:
     job.settings[MEMORY] = "0"
     job.feed(files=3, rows=ROWS)
-    job.run(counting(job))
+    job.run(numbering_operator(job))
     assert sources(job, 1) == {""}
     assert sources(job, 2) == sources(job, 3) == {"local"}
     check_each_row_was_counted_once(job, 3)
@@ -87,7 +87,7 @@ def test_state_is_found_on_the_host_and_not_fetched(job: Job) -> None:
 def test_state_is_read_from_the_worker_if_possible(job: Job) -> None:
     job.settings[LOCAL] = "auto"  # the checkpoints are on a local disk
     job.feed(files=8, rows=ROWS)
-    job.run(counting(job))
+    job.run(numbering_operator(job))
     origins = set.union(*(sources(job, number) for number in range(2, 9)))
     assert "worker" in origins
     assert origins <= {"worker", "storage"}
@@ -99,7 +99,7 @@ def test_state_without_local_recovery_is_read_from_storage(job: Job, spark: Spar
     job.settings |= {LOCAL: "false", MEMORY: "0"}
     before = names(places(spark))
     job.feed(files=2, rows=ROWS)
-    job.run(counting(job))
+    job.run(numbering_operator(job))
     assert sources(job, 2) == {"storage"}
     assert names(places(spark)) == before
 
@@ -110,7 +110,7 @@ def test_state_survives_the_death_of_a_worker(job: Job, tmp_path: Path, memory: 
     job.settings[MEMORY] = memory
     job.feed(files=4, rows=ROWS)
     dies = DiesOnce(tmp_path / "marker", after_rows=ROWS)
-    job.run(counting(job, dies))
+    job.run(numbering_operator(job, dies))
     assert (tmp_path / "marker").exists()
     check_each_row_was_counted_once(job, 4)
 
@@ -119,15 +119,11 @@ def test_state_survives_the_death_of_a_worker(job: Job, tmp_path: Path, memory: 
 def test_state_of_an_uncommitted_batch_is_not_used(job: Job) -> None:
     job.feed(files=4, rows=ROWS)
 
-    def fails_in_the_third(rows: DataFrame, batch_id: int) -> None:
-        job.write(rows, batch_id)  # all subtasks have written, and kept, their state now
-        if batch_id == 2:
-            raise RuntimeError("as planned")
-
     with pytest.raises(Exception, match="as planned"):
-        job.run(counting(job, sink=fails_in_the_third))
+        # After the write all subtasks have stored and kept their state.
+        job.run(numbering_operator(job, sink=job.write_and_fail_in(2)))
     assert job.checkpoint_ids() == [1, 2]
-    job.run(counting(job))
+    job.run(numbering_operator(job))
     check_each_row_was_counted_once(job, 4)
     assert "storage" not in sources(job, 3) | sources(job, 4)
 
@@ -135,14 +131,14 @@ def test_state_of_an_uncommitted_batch_is_not_used(job: Job) -> None:
 @pytest.mark.exhaustive
 def test_job_at_an_older_checkpoint_ignores_newer_copies(job: Job) -> None:
     job.feed(files=4, rows=ROWS)
-    job.run(counting(job))
+    job.run(numbering_operator(job))
     for number in (3, 4):
         shutil.rmtree(job.job_directory / f"chk-{number}")
     for log in ("offsets", "commits", "sources/0"):
         for batch_id in (2, 3):
             (job.spark_checkpoint / log / str(batch_id)).unlink()
             (job.spark_checkpoint / log / f".{batch_id}.crc").unlink(missing_ok=True)
-    job.run(counting(job))
+    job.run(numbering_operator(job))
     assert job.checkpoint_ids() == [1, 2, 3, 4]
     check_each_row_was_counted_once(job, 4)
 
@@ -155,7 +151,7 @@ def test_jobs_with_the_same_uid_keep_their_states_apart(
     for _ in range(2):
         for job in jobs:
             job.feed(files=2, rows=ROWS)
-            job.run(counting(job))
+            job.run(numbering_operator(job))
     for job in jobs:
         check_each_row_was_counted_once(job, 4)
 
@@ -166,7 +162,7 @@ def test_damaged_or_missing_copies_are_fetched_again(job: Job, spark: SparkSessi
     job.feed(files=4, rows=ROWS)
     directories = places(spark)
 
-    def harms(rows: DataFrame, batch_id: int) -> None:
+    def damage_copies(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
         if batch_id == 1:
             for copy in [copy for kept in directories for copy in kept.glob("*/*")]:
@@ -175,7 +171,7 @@ def test_damaged_or_missing_copies_are_fetched_again(job: Job, spark: SparkSessi
             for directory in directories:
                 shutil.rmtree(directory, ignore_errors=True)
 
-    job.run(counting(job, sink=harms))
+    job.run(numbering_operator(job, sink=damage_copies))
     assert sources(job, 2) == {"local"}
     assert sources(job, 3) == sources(job, 4) == {"storage"}
     check_each_row_was_counted_once(job, 4)

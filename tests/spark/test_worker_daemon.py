@@ -1,4 +1,4 @@
-"""Python workers that are forked from a process that has imported what tasks need."""
+"""Python workers that are forked from a process with the imports of tasks."""
 
 import gc
 import sys
@@ -14,21 +14,21 @@ from holdfast.worker_daemon import installed_path
 INSTALLED = Path(pyspark.__file__).parents[1]
 
 
-def imported(_: object) -> tuple[int, bool, str]:
-    """How many objects are left out of looks for garbage, whether Holdfast is there unasked, and where PySpark is."""
+def worker_state(_: object) -> tuple[int, bool, str]:
+    """Return the number of frozen objects, whether Holdfast is imported, and the file of PySpark."""
     return gc.get_freeze_count(), "holdfast.spark.subtask" in sys.modules, pyspark.__file__
 
 
-def test_workers_begin_with_what_tasks_import(spark: SparkSession) -> None:
-    frozen, is_there, home = spark.sparkContext.parallelize([0], 1).map(imported).first()
+def test_workers_start_with_the_imports_of_tasks(spark: SparkSession) -> None:
+    frozen, is_imported, home = spark.sparkContext.parallelize([0], 1).map(worker_state).first()
     assert frozen > 100_000
-    assert is_there
+    assert is_imported
     assert Path(home).parents[1] == INSTALLED
 
 
 @pytest.fixture
 def archives(tmp_path: Path) -> list[str]:
-    """What Spark puts on the path of workers, with no more in it than is looked at."""
+    """Return the archives that Spark puts on the path of workers, with a minimal content."""
     version = (INSTALLED / "pyspark" / "version.py").read_text()
     with ZipFile(tmp_path / "pyspark.zip", "w") as zipped:
         zipped.writestr("pyspark/__init__.py", "")
@@ -38,14 +38,14 @@ def archives(tmp_path: Path) -> list[str]:
     ]
 
 
-def test_pyspark_comes_from_where_it_is_installed(archives: list[str]) -> None:
+def test_installed_pyspark_is_imported(archives: list[str]) -> None:
     assert installed_path(["/of-user.zip", *archives, str(INSTALLED)]) == [
         "/of-user.zip",
         str(INSTALLED),
     ]
 
 
-def test_pyspark_comes_from_the_archive_if_it_is_nowhere_else(
+def test_pyspark_of_the_archive_is_imported_if_not_installed(
     archives: list[str], tmp_path: Path
 ) -> None:
     path = [*archives, str(tmp_path)]
@@ -53,9 +53,7 @@ def test_pyspark_comes_from_the_archive_if_it_is_nowhere_else(
 
 
 @pytest.mark.parametrize("content", ["", "__version__ = '0'"])
-def test_pyspark_comes_from_the_archive_if_that_is_another(
-    archives: list[str], content: str
-) -> None:
+def test_another_pyspark_in_the_archive_is_imported(archives: list[str], content: str) -> None:
     with ZipFile(archives[0], "w") as zipped:
         zipped.writestr("pyspark/version.py" if content else "other.py", content)
     path = [*archives, str(INSTALLED)]

@@ -1,4 +1,4 @@
-"""State in a worker's memory: taken once, and only if it is what the handle leads to."""
+"""State in a worker's memory: it is taken once, and only for its handle."""
 
 import numpy as np
 import pyarrow as pa
@@ -79,10 +79,10 @@ def test_later_changes_of_a_task_are_not_in_memory(factory: CheckpointStreamFact
     backend = backend_of([1, 2])
     handle, written = snapshot(backend, factory)
     before = contents(OperatorStateBackend.from_written(written))
-    for spoilt in (backend, OperatorStateBackend.from_written(written)):
-        spoilt.get_list_state(LONGS).add(3)
-        spoilt.get_union_list_state(NAMES).clear()
-        spoilt.get_broadcast_state(RULES).put("x", 7)
+    for other in (backend, OperatorStateBackend.from_written(written)):
+        other.get_list_state(LONGS).add(3)
+        other.get_union_list_state(NAMES).clear()
+        other.get_broadcast_state(RULES).put("x", 7)
     assert contents(OperatorStateBackend.from_written(written)) == before
     assert written.matches(handle)
 
@@ -92,16 +92,16 @@ def test_changed_memory_is_not_used(factory: CheckpointStreamFactory) -> None:
     handle, written = snapshot(backend_of(pa.array(numbers)), factory)
     memory = WorkerMemory()
     memory.keep("owner", handle, written, max_bytes=1 << 20)
-    numbers[:] = 0  # Arrow has taken it without a copy
+    numbers[:] = 0  # Arrow shares the memory
     assert memory.take("owner", [handle]) is None
 
 
-def test_it_is_taken_once(factory: CheckpointStreamFactory) -> None:
+def test_state_is_taken_once(factory: CheckpointStreamFactory) -> None:
     handle, written = snapshot(backend_of([1]), factory)
     memory = WorkerMemory()
     memory.keep("owner", handle, written, max_bytes=1 << 20)
     assert memory.take("owner", [handle]) is written
-    assert memory.take("owner", [handle]) is None, "a failed attempt might have spoilt it"
+    assert memory.take("owner", [handle]) is None, "a failed attempt might have changed it"
 
 
 def test_state_is_only_returned_for_its_own_handle(factory: CheckpointStreamFactory) -> None:
@@ -125,7 +125,7 @@ def test_state_with_a_wrong_handle_is_not_used(factory: CheckpointStreamFactory)
     assert memory.take("owner", [handle]) is None
 
 
-def test_the_oldest_go_when_memory_is_full(factory: CheckpointStreamFactory) -> None:
+def test_oldest_states_are_dropped_when_memory_is_full(factory: CheckpointStreamFactory) -> None:
     states = [snapshot(backend_of(range(1000)), factory) for _ in range(4)]
     max_bytes = 2 * states[0][1].memory_bytes
     memory = WorkerMemory()

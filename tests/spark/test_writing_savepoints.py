@@ -1,4 +1,4 @@
-"""Savepoints written from DataFrames: a new query begins with one, a repaired one is gone on with."""
+"""Savepoints written from DataFrames: for new queries, and to repair state."""
 
 import logging
 import shutil
@@ -44,7 +44,7 @@ from holdfast.spark.settings import Settings
 PATH = "spark.holdfast.savepoint.path"
 
 
-class Seen:
+class LastBatch:
     """A sink that keeps the rows of the last batch, by subtask."""
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class Seen:
         self.rows = sorted(rows.collect(), key=lambda row: row.subtask)
 
 
-def run_all_kinds(job: Job, parallelism: int = 2, rows: int = 0) -> list[Row]:
-    """Run a batch through an operator with each kind of state: what each held before it."""
-    seen = Seen()
+def run_all_states(job: Job, parallelism: int = 2, rows: int = 0) -> list[Row]:
+    """Run a batch through an operator with all operator states, and return their contents before it."""
+    seen = LastBatch()
     job.feed(files=1, rows=rows)
     job.run(
         job.operator(
@@ -68,7 +68,7 @@ def run_all_kinds(job: Job, parallelism: int = 2, rows: int = 0) -> list[Row]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("parallelism", [2, 3])
-def test_a_new_query_begins_with_what_was_written(
+def test_new_query_starts_with_the_written_state(
     spark: SparkSession, job: Job, parallelism: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     pointer = write_savepoint(
@@ -81,7 +81,7 @@ def test_a_new_query_begins_with_what_was_written(
         operators={"operator": NewOperator(parallelism=2, max_parallelism=6)},
     )
     job.settings[PATH] = pointer
-    rows = run_all_kinds(job, parallelism, rows=3)
+    rows = run_all_states(job, parallelism, rows=3)
     assert [row.subtask for row in rows] == list(range(parallelism))
     assert sorted(element for row in rows for element in row.list) == list(range(10))
     assert {len(row.list) for row in rows} <= {3, 4, 5}
@@ -89,16 +89,16 @@ def test_a_new_query_begins_with_what_was_written(
     stored = job.latest().metadata.operators["operator"]
     assert (stored.parallelism, stored.max_parallelism) == (parallelism, 6)
 
-    # From now on it goes by its own checkpoints.
+    # From now on the query uses its own checkpoints.
     with caplog.at_level(logging.INFO, "holdfast"):
-        rows = run_all_kinds(job, parallelism, rows=0)
+        rows = run_all_states(job, parallelism, rows=0)
     assert sorted(element for row in rows for element in row.list) == sorted([*range(10), 0, 1, 2])
     assert [row.rules for row in rows] == [["limit=10"]] * parallelism
     assert f"ignores savepoint {pointer}" in caplog.text
 
 
 @pytest.mark.exhaustive
-def test_a_first_batch_that_fails_begins_with_it_again(spark: SparkSession, job: Job) -> None:
+def test_failed_first_batch_restarts_from_the_savepoint(spark: SparkSession, job: Job) -> None:
     job.settings[PATH] = write_savepoint(
         f"file://{job.directory}/written",
         {("operator", "rows"): spark.range(3).select(F.col("id").alias("value"))},
@@ -106,18 +106,14 @@ def test_a_first_batch_that_fails_begins_with_it_again(spark: SparkSession, job:
     job.feed(files=1, rows=4)
     options: dict[str, Any] = {"parallelism": 1, "schema": "id long, nth long, subtask int"}
 
-    def fails(rows: DataFrame, batch_id: int) -> None:
-        rows.collect()
-        raise OSError("as planned")
-
     with pytest.raises(StreamingQueryException, match="as planned"):
-        job.run(job.operator(RowNumbers(), sink=fails, **options))
-    seen = Seen()
+        job.run(job.operator(RowNumbers(), sink=job.write_and_fail_in(0), **options))
+    seen = LastBatch()
     job.run(job.operator(RowNumbers(), sink=seen, **options))
     assert sorted(row.nth for row in seen.rows) == [3, 4, 5, 6]
 
 
-def test_an_operator_with_keys_begins_where_its_keys_are(spark: SparkSession, job: Job) -> None:
+def test_keyed_operator_starts_with_its_partitioning(spark: SparkSession, job: Job) -> None:
     rows = pa.table({"value": [5, 6]})
     target = f"file://{job.directory}/written"
     with pytest.raises(InvalidRequestError, match="the subtask of their keys"):
@@ -142,7 +138,7 @@ def test_an_operator_with_keys_begins_where_its_keys_are(spark: SparkSession, jo
     assert {5, 6} < set(held["value"].to_pylist())
 
 
-def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
+def test_savepoint_of_other_operators_is_refused(job: Job) -> None:
     job.settings[PATH] = write_savepoint(
         f"file://{job.directory}/written", {("gone", "s"): pa.table({"value": [1]})}
     )
@@ -154,10 +150,8 @@ def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_state_is_repaired_and_the_query_goes_on(
-    spark: SparkSession, job: Job, tmp_path: Path
-) -> None:
-    run_all_kinds(job, rows=10)
+def test_query_resumes_with_repaired_state(spark: SparkSession, job: Job, tmp_path: Path) -> None:
+    run_all_states(job, rows=10)
     savepoint = take_savepoint(job.spark_checkpoint, f"file://{tmp_path}/savepoints")
     held = scan_state(spark, savepoint, "operator", "list")
     repaired = write_savepoint(
@@ -179,12 +173,12 @@ def test_state_is_repaired_and_the_query_goes_on(
     assert sorted(str(row["state"]) for row in after) == ["None", "added", "list", "rules"]
     assert holdfast.read_state(savepoint, "operator", "list")["value"].to_pylist() != []
 
-    # It needs nothing of what it was made from.
+    # The repaired savepoint does not need its base.
     fork = Job(spark, tmp_path / "fork")
     restored = restore_savepoint(repaired, fork.spark_checkpoint, checkpoint_dir=fork.checkpoints)
     fork.settings |= restored.settings
     job.feed(files=1, rows=5)
-    seen = Seen()
+    seen = LastBatch()
     function = job.operator(AllOperatorStates(), schema=AllOperatorStates.schema, sink=seen)
     fork.start(function, job.stream(), availableNow=True).awaitTermination()
     assert [sorted(row.rules) for row in seen.rows] == [["limit=7", "more=1"]] * 2
@@ -200,9 +194,9 @@ def test_state_is_repaired_and_the_query_goes_on(
 
 
 @pytest.mark.exhaustive
-def test_a_base_is_copied_with_all_that_is_not_named(job: Job, tmp_path: Path) -> None:
-    run_all_kinds(job, rows=10)
-    pointer = job.latest().location.external_pointer  # a checkpoint will do, too
+def test_base_is_copied_with_its_other_states(job: Job, tmp_path: Path) -> None:
+    run_all_states(job, rows=10)
+    pointer = job.latest().location.external_pointer  # a checkpoint can be a base, too
     copy = write_savepoint(
         f"file://{tmp_path}/copy",
         {("new", "s"): pa.table({"value": [1]})},
@@ -220,13 +214,13 @@ def test_a_base_is_copied_with_all_that_is_not_named(job: Job, tmp_path: Path) -
 
 
 def one_operator(directory: Path) -> Checkpoint:
-    """A checkpoint with a list of an operator `operator`."""
+    """Return a checkpoint with a list of an operator `operator`."""
     checkpoint = Checkpoint(f"file://{directory}/base")
     checkpoint.add("operator", lambda backend, _: list_state(backend, "list").add_all(range(9)))
     return checkpoint
 
 
-def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(tmp_path: Path) -> None:
+def test_damaged_or_missing_base_is_refused(tmp_path: Path) -> None:
     location = Path(one_operator(tmp_path).complete().removeprefix("file://"))
     target = tmp_path / "copy"
     state = {("operator", "s"): pa.table({"value": [1]})}
@@ -243,7 +237,7 @@ def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(tmp_path: Path) -> No
         write_savepoint(f"file://{target}", state, base=f"file://{tmp_path}/none")
 
 
-def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     base = one_operator(tmp_path).complete()
     target = f"file://{tmp_path}/written"
     table = pa.table({"value": [1]})
@@ -274,10 +268,10 @@ def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
         write_savepoint(target, {("new", "s"): table}, operators={"new": NewOperator(0)})
 
 
-def test_types_of_written_states_do_not_depend_on_settings_of_the_session(
+def test_written_types_do_not_depend_on_session_settings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def written(name: str) -> pa.Schema:
+    def written_schema(name: str) -> pa.Schema:
         frame = spark.range(1).selectExpr("struct(array(timestamp_seconds(id)), 'a') as value")
         pointer = write_savepoint(tmp_path / name, {("new", "s"): frame})
         return holdfast.read_state(pointer, "new", "s").schema
@@ -287,14 +281,14 @@ def test_types_of_written_states_do_not_depend_on_settings_of_the_session(
         "spark.sql.execution.arrow.useLargeVarTypes": "true",
     }
     with session_with(spark, other):
-        schema = written("other")
+        schema = written_schema("other")
         collated = spark.sql("select named_struct('x', 'a' collate UNICODE_CI) as value")
         with pytest.raises(InvalidRequestError, match=r"\['value'\] of the rows of a state"):
             write_savepoint(tmp_path / "collated", {("new", "s"): collated})
-    assert schema == written("usual")
+    assert schema == written_schema("usual")
 
 
-def test_the_setting_has_flinks_names() -> None:
+def test_names_of_flink_are_refused_with_the_setting() -> None:
     for name in ("execution.state-recovery.path", "execution.savepoint.path"):
         with pytest.raises(InvalidRequestError, match=f"is '{PATH}' here"):
             Settings.parse({f"spark.holdfast.{name}": "file:///x"})
@@ -314,17 +308,15 @@ class TestKeyedStates:
     """Keyed states are read as tables, changed, and written to the subtask of their keys."""
 
     @staticmethod
-    def changed(directory: Path, states: dict[str, Any], base: str | None = None) -> str:
+    def write(directory: Path, states: dict[str, Any], base: str | None = None) -> str:
         named = {("op", name): rows for name, rows in states.items()}
         return write_savepoint(directory / "written", named, base=base)
 
     @pytest.mark.parametrize("name", ["totals", "people", "lists", "pages", "_timers/event/timers"])
-    def test_what_was_read_and_written_is_what_a_backend_restores(
-        self, tmp_path: Path, name: str
-    ) -> None:
+    def test_state_is_unchanged_after_reading_and_writing(self, tmp_path: Path, name: str) -> None:
         base = keyed_checkpoint(f"file://{tmp_path}/job-directory")
         before = holdfast.read_state(base, "op", name)
-        pointer = self.changed(tmp_path, {name: before}, base)
+        pointer = self.write(tmp_path, {name: before}, base)
         shutil.rmtree(tmp_path / "job-directory")
         after = holdfast.read_state(pointer, "op", name)
         rows = [tuple(sorted(row.items(), key=str)) for row in before.to_pylist()]
@@ -333,17 +325,17 @@ class TestKeyedStates:
         )
         assert keyed_content(pointer) == KEYED_CONTENT
 
-    def test_states_are_changed_removed_and_left_as_they_are(self, tmp_path: Path) -> None:
+    def test_states_can_be_changed_removed_and_kept(self, tmp_path: Path) -> None:
         base = keyed_checkpoint(f"file://{tmp_path}/job-directory")
         totals = pa.table({"user": ["ann", "new", None], "value": [100, 200, 300]})
-        pointer = self.changed(tmp_path, {"totals": totals, "people": None}, base)
+        pointer = self.write(tmp_path, {"totals": totals, "people": None}, base)
         content = keyed_content(pointer)
         assert content["totals"] == {"ann": 100, "bob": None, "eve": None, None: 300}
         assert content["people"] == dict.fromkeys(KEYED_NAMES)
         assert content["pages"] == KEYED_CONTENT["pages"]
         assert holdfast.read_state(pointer, "op", "totals", key="new")["value"].to_pylist() == [200]
 
-    def test_a_new_operator_gets_keyed_states_by_descriptors_or_kinds(self, tmp_path: Path) -> None:
+    def test_new_keyed_states_have_descriptors_or_kinds(self, tmp_path: Path) -> None:
         names = pa.array(KEYED_NAMES)
         totals = StateRows(
             pa.table({"user": names, "value": pa.array([1, 2, 3, 4])}),
@@ -361,7 +353,7 @@ class TestKeyedStates:
         assert content["totals"] == dict(zip(KEYED_NAMES, [1, 2, 3, 4], strict=True))
         assert content["lists"] == dict(zip(KEYED_NAMES, [[1], [1, 2], [], [3]], strict=True))
 
-    def test_lists_of_no_type_are_written_and_read(self, tmp_path: Path) -> None:
+    def test_lists_of_nulls_are_written_and_read(self, tmp_path: Path) -> None:
         schema = pa.schema(
             [("user", pa.string()), ("value", pa.struct([("none", pa.list_(pa.null()))]))]
         )
@@ -385,7 +377,7 @@ class TestKeyedStates:
             lists = read if state[1] == "lists" else [value["none"] for value in read]
             assert sorted(map(len, lists)) == [1, 2], state
 
-    def test_a_time_to_live_goes_on_from_the_time_of_the_last_change(self, tmp_path: Path) -> None:
+    def test_time_to_live_starts_at_the_last_change(self, tmp_path: Path) -> None:
         ttl = StateTtlConfig(timedelta(seconds=1))
         rows = pa.table(
             {
@@ -423,15 +415,15 @@ class TestKeyedStates:
             ),
         ],
     )
-    def test_rows_that_are_none_of_the_state_are_refused(
+    def test_rows_of_another_schema_are_refused(
         self, tmp_path: Path, rows: Any, message: str
     ) -> None:
         base = keyed_checkpoint(f"file://{tmp_path}/job-directory")
         with pytest.raises(InvalidRequestError, match=message):
-            self.changed(tmp_path, {"totals": rows}, base)
+            self.write(tmp_path, {"totals": rows}, base)
         assert list((tmp_path / "written").iterdir()) == []
 
-    def test_a_new_operator_without_a_key_gets_none(self, tmp_path: Path) -> None:
+    def test_keyed_state_needs_an_operator_with_a_key(self, tmp_path: Path) -> None:
         rows = StateRows(pa.table({"user": ["ann"], "value": [1]}), kind="keyed value")
         with pytest.raises(InvalidRequestError, match="names of its key columns"):
-            self.changed(tmp_path, {"totals": rows})
+            self.write(tmp_path, {"totals": rows})

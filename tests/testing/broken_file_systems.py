@@ -404,7 +404,7 @@ class TestDisposeOnFailureDeletesAll(OnFileSystem):
     @pytest.fixture(autouse=True)
     def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def dispose(self: FileSystemCheckpointStorageLocation) -> None:
-            file_system_for(self.directory).delete_tree(self.directory)
+            file_system_for(self.external_pointer).delete_tree(self.external_pointer)
 
         monkeypatch.setattr(FileSystemCheckpointStorageLocation, "dispose_on_failure", dispose)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.locations.storages.ownership import DirectoryOwnership
+from holdfast.locations.storages.job_directory import DirectoryOwnership
 from proof.faults import every_fault
 from proof.races import race, random_races
 from proof.stores import empty_directory

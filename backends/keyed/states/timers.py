@@ -15,8 +15,14 @@ from holdfast.backends.keyed.grouping import Positions, group_rows
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor
 from holdfast.backends.keyed.states.state_rows import CheckedRows
-from holdfast.backends.keyed.table import Identities, Operation, SortKeys
-from holdfast.backends.keyed.times import MIN_TIME_MS, time_part, whole_ms
+from holdfast.backends.keyed.table import (
+    MIN_TIME_MS,
+    Identities,
+    Operation,
+    SortKeys,
+    time_part,
+    whole_ms,
+)
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 

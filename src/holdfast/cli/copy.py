@@ -21,7 +21,7 @@ from holdfast.cli.output import (
     print_status,
     progress,
 )
-from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import all_streams, copy_savepoint
 

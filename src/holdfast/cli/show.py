@@ -31,8 +31,8 @@ from holdfast.cli.output import (
     span_text,
 )
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations.coordination import files_of, is_gone
-from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.coordination import is_gone
+from holdfast.locations.handles import FileStateHandle, files_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
     HISTORY,

@@ -31,7 +31,8 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations.coordination import VerifiedFile, files_of, find_checkpoints
+from holdfast.locations.coordination import VerifiedFile, find_checkpoints
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import METADATA_FILE, CompletedCheckpoint
 from holdfast.spark_progress import all_streams, directories_of, verify_checkpoints
 

@@ -1,16 +1,9 @@
 """Small utilities that every layer uses and that are independent of checkpoints.
 
-URIs as paths, clocks and durations, thread pools, checksums, decoders, frames of stored files, and values that a process makes once. They
-import nothing else of Holdfast except its errors.
+URIs as paths, clocks and durations, thread pools, checksums, decoders, frames of stored files, and values that a
+process makes once. They import nothing else of Holdfast except its errors.
 """
 
-from holdfast.common.byte_streams import (
-    combine_crc32c,
-    crc32c,
-    fill,
-    read_exactly,
-    read_into,
-)
 from holdfast.common.clock import SYSTEM_CLOCK, Clock, parse_duration_s
 from holdfast.common.decoding import (
     MAX_INT64,
@@ -23,7 +16,17 @@ from holdfast.common.decoding import (
     json_decoder,
     message_pack_decoder,
 )
-from holdfast.common.framing import Frame, check_crc32c, replace_file
+from holdfast.common.framing import (
+    Frame,
+    check_crc32c,
+    chunks,
+    combine_crc32c,
+    crc32c,
+    fill,
+    read_exactly,
+    read_into,
+    replace_file,
+)
 from holdfast.common.parallel import (
     ContextPool,
     collect_failures,
@@ -35,39 +38,3 @@ from holdfast.common.parallel import (
 from holdfast.common.process_local import ProcessCache, ProcessLock, gc_paused
 from holdfast.common.shortages import FULL_ERRNOS, raise_shortage, shortage_of
 from holdfast.common.uripath import checkpoint_directory
-
-__all__ = [
-    "FULL_ERRNOS",
-    "MAX_INT64",
-    "SYSTEM_CLOCK",
-    "BlockBytes",
-    "Clock",
-    "ContextPool",
-    "Count",
-    "DurationMs",
-    "Frame",
-    "KeyGroup",
-    "Parallelism",
-    "ProcessCache",
-    "ProcessLock",
-    "TimeMs",
-    "check_crc32c",
-    "checkpoint_directory",
-    "collect_failures",
-    "combine_crc32c",
-    "crc32c",
-    "fill",
-    "gc_paused",
-    "json_decoder",
-    "map_as_completed",
-    "map_in_parallel",
-    "message_pack_decoder",
-    "parse_duration_s",
-    "raise_first",
-    "raise_if_cancelled",
-    "raise_shortage",
-    "read_exactly",
-    "read_into",
-    "replace_file",
-    "shortage_of",
-]

@@ -1,6 +1,6 @@
 """Parts of a checkpoint that depend on Spark: the query's progress, the job's history, and in savepoints Spark's files.
 
-The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history_format`
+The driver writes them; commands and savepoints read them, without PySpark. `progress`, `spark_files` and `history`
 each have a format. `checkpoint_view` is the view of a checkpoint in commands, `history` has the statistics of deleted
 checkpoints, and `spark_files` also lists, verifies and copies all files of a checkpoint. Start with `progress`.
 """
@@ -14,18 +14,16 @@ from holdfast.spark_progress.checkpoint_view import (
     subtasks,
 )
 from holdfast.spark_progress.history import (
-    History,
-    checkpoint_statistics,
-    history_of,
-    next_history,
-)
-from holdfast.spark_progress.history_format import (
     HISTORY,
     MAX_ATTEMPTS,
     MAX_REASON_CHARACTERS,
     CheckpointStatistics,
     FailedAttempt,
+    History,
     OperatorStatistics,
+    checkpoint_statistics,
+    history_of,
+    next_history,
 )
 from holdfast.spark_progress.progress import (
     SPARK,

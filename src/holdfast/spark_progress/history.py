@@ -2,37 +2,156 @@
 
 Each checkpoint has the statistics of the checkpoints before it in `_metadata`, under the coordinator state `history`;
 its own follow from the rest of its metadata. So only `_metadata` is written, and a job that is rolled back has
-the history of the checkpoint that it was rolled back to.
+the history of the checkpoint that it was rolled back to. The format is MessagePack:
+
+    {"blocks": [block, …], "recent": [checkpoint, …], "given_up": [attempt, …]}
+
+`recent` has the newest checkpoints, as maps. When it is full it becomes a block: numbers column by column, most of
+them as differences, which zlib compresses to a third. Later checkpoints copy blocks without unpacking them. The
+encoded history stays below `MAX_BYTES`: the oldest blocks lose their columns of operators first, then they are dropped.
 """
 
+import zlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import CheckpointError
+from holdfast.common import Count, DurationMs, Parallelism, TimeMs, message_pack_decoder
+from holdfast.errors import CheckpointCorruptedError, CheckpointError
 from holdfast.locations.coordination import checkpoint_size
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress.checkpoint_view import iso_time
-from holdfast.spark_progress.history_format import (
-    HISTORY,
-    NO_HISTORY,
-    CheckpointStatistics,
-    FailedAttempt,
-    OperatorStatistics,
-    StoredHistory,
-    decode_history,
-    encode_history,
-    unpack_history,
-    with_attempts,
-    with_checkpoint,
-)
 from holdfast.spark_progress.progress import progress_of
+
+HISTORY = "history"
+
+MAX_BYTES = 32_000
+"""Size limit of an encoded history."""
+
+MIN_CHECKPOINTS = 1_000
+"""Number of checkpoints to keep if they fit into `MAX_BYTES`; blocks before them are dropped."""
+
+MAX_OPERATORS = 16
+"""Queries with more operators store no statistics of single operators: packing those would take milliseconds."""
+
+MAX_ATTEMPTS = 32
+MAX_REASON_CHARACTERS = 120
+"""Length limit of `FailedAttempt.reason`."""
+
+_BLOCK, _BLOCK_BYTES = 125, 8_000
+_MAX_UNPACKED_BYTES = 1 << 22
+_ENVELOPE_BYTES = 200  # names of keys, and lengths
 
 _PLACES = ("", "worker", "local", "storage")
 """Places from which a subtask can be restored, the most distant last."""
+
+
+class OperatorStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Statistics of an operator in a checkpoint: totals of its subtasks.
+
+    Attributes:
+        parallelism: Number of subtasks.
+        rows_in: Rows that were processed.
+        rows_late: Rows that were dropped because they were late; not part of `rows_in`.
+        rows_out: Rows that were emitted.
+        written_bytes: State that was written, in files and inline.
+        process_ms: Time in the operator's code, in the slowest subtask, milliseconds.
+        restored_from: The most distant place from which a subtask was restored: `worker`, `local`, `storage`, or empty.
+    """
+
+    parallelism: Parallelism
+    rows_in: Count = 0
+    rows_late: Count = 0
+    rows_out: Count = 0
+    written_bytes: Count = 0
+    process_ms: Count = 0
+    restored_from: str = ""
+
+
+class CheckpointStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Statistics of a completed checkpoint, kept by the checkpoints after it.
+
+    Attributes:
+        checkpoint: Checkpoint id.
+        batch: The micro-batch that it completes; None if no Spark query took it.
+        completed_ms: Time of completion by the driver's clock, milliseconds since 1970 UTC.
+        duration_ms: Milliseconds from start to completion.
+        epoch: Number of the claim under which it was committed.
+        new_bytes: Size of `_metadata` and of the files in the checkpoint's own directory.
+        referenced_bytes: Size of state files elsewhere.
+        rows_in: Rows that were processed by the operator with the most.
+        rows_late: Rows that were dropped because they were late, of all operators.
+        rows_out: Rows that were emitted by all operators.
+        operators: Statistics by uid; empty if there are too many operators, or no room was left for them.
+    """
+
+    checkpoint: Count
+    batch: Count | None
+    completed_ms: TimeMs
+    duration_ms: Count
+    epoch: Count = 0
+    new_bytes: Count = 0
+    referenced_bytes: Count = 0
+    rows_in: Count = 0
+    rows_late: Count = 0
+    rows_out: Count = 0
+    operators: dict[str, OperatorStatistics] = {}
+
+
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """A checkpoint that failed and was cleaned up.
+
+    Attributes:
+        checkpoint: The id that it would have had.
+        batch: The micro-batch of Spark.
+        epoch: Number of the driver's claim.
+        failed_ms: Time of failure by the driver's clock, milliseconds since 1970 UTC.
+        duration_ms: Milliseconds from start to failure.
+        reason: Class of the error; with the message if it is one of Holdfast.
+    """
+
+    checkpoint: Count
+    batch: Count
+    epoch: Count
+    failed_ms: TimeMs = msgspec.field(name="given_up_ms")
+    duration_ms: DurationMs
+    reason: str
+
+
+class HistoryBlock(msgspec.Struct, frozen=True):
+    """A full run of checkpoints: packed columns of them, and of each operator if there was room for these."""
+
+    count: Count
+    totals: bytes
+    operators: bytes
+
+    @property
+    def size(self) -> int:
+        """Approximate encoded size in bytes."""
+        return len(self.totals) + len(self.operators) + 40
+
+
+class StoredHistory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job's history as a checkpoint stores it: all oldest first, `recent` after the blocks."""
+
+    blocks: tuple[HistoryBlock, ...] = ()
+    recent: tuple[CheckpointStatistics, ...] = ()
+    failed_attempts: tuple[FailedAttempt, ...] = msgspec.field(default=(), name="given_up")
+
+
+NO_HISTORY = StoredHistory()
+
+# The order of their fields is part of the format.
+_TOTAL_COLUMNS = CheckpointStatistics.__struct_fields__[:-1]
+_OPERATOR_COLUMNS = OperatorStatistics.__struct_fields__
+
+_DECODER = message_pack_decoder(StoredHistory)
+_COLUMNS = message_pack_decoder(list[list[int | None]])
+_BY_UID = message_pack_decoder(dict[str, tuple[list[int], list[list[int | str]]]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +276,130 @@ def _operator(state: StoredOperator) -> OperatorStatistics:
         process_ms=round(max((statistics.process_ms for statistics in known), default=0)),
         restored_from=max(places & set(_PLACES), key=_PLACES.index, default=""),
     )
+
+
+def with_checkpoint(history: StoredHistory, checkpoint: CheckpointStatistics) -> StoredHistory:
+    """Return the history with one more checkpoint."""
+    if len(checkpoint.operators) > MAX_OPERATORS:
+        checkpoint = msgspec.structs.replace(checkpoint, operators={})
+    recent = (*history.recent, checkpoint)
+    if len(recent) < _BLOCK and _length(recent) < _BLOCK_BYTES:
+        return msgspec.structs.replace(history, recent=recent)
+    return msgspec.structs.replace(
+        history, blocks=(*history.blocks, _pack_block(recent)), recent=()
+    )
+
+
+def with_attempts(history: StoredHistory, attempts: Iterable[FailedAttempt]) -> StoredHistory:
+    """Return the history with further failed attempts; the oldest are dropped."""
+    failed_attempts = (*history.failed_attempts, *attempts)[-MAX_ATTEMPTS:]
+    return msgspec.structs.replace(history, failed_attempts=failed_attempts)
+
+
+def encode_history(history: StoredHistory) -> bytes:
+    """Encode a history in at most `MAX_BYTES` bytes."""
+    blocks = list(history.blocks)
+    count = sum(block.count for block in blocks) + len(history.recent)
+    while blocks and count - blocks[0].count >= MIN_CHECKPOINTS:
+        count -= blocks.pop(0).count
+    room = MAX_BYTES - _ENVELOPE_BYTES - _length(history.recent) - _length(history.failed_attempts)
+    for index, block in enumerate(blocks):
+        if sum(each.size for each in blocks) <= room:
+            break
+        blocks[index] = msgspec.structs.replace(block, operators=b"")
+    while blocks and sum(block.size for block in blocks) > room:
+        blocks.pop(0)
+    return msgspec.msgpack.encode(msgspec.structs.replace(history, blocks=tuple(blocks)))
+
+
+def decode_history(encoded: bytes, place: str) -> StoredHistory:
+    """Decode a history without unpacking its blocks; errors name the place.
+
+    Raises:
+        CheckpointCorruptedError: The bytes are not a valid history.
+    """
+    try:
+        return _DECODER.decode(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        message = f"history in {place} can't be decoded ({error})"
+        raise CheckpointCorruptedError(message) from error
+
+
+def unpack_history(history: StoredHistory) -> list[CheckpointStatistics]:
+    """Return all checkpoints of a history, oldest first. Raises `CheckpointCorruptedError`."""
+    checkpoints: list[CheckpointStatistics] = []
+    try:
+        for block in history.blocks:
+            checkpoints += _unpack_block(block)
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+        zlib.error,
+        ValueError,
+        TypeError,
+        IndexError,
+    ) as error:
+        raise CheckpointCorruptedError(f"block of a history can't be read ({error})") from error
+    return [*checkpoints, *history.recent]
+
+
+def _length(part: object) -> int:
+    return len(msgspec.msgpack.encode(part))
+
+
+def _pack_block(checkpoints: Sequence[CheckpointStatistics]) -> HistoryBlock:
+    totals = []
+    for name in _TOTAL_COLUMNS:
+        values = [getattr(checkpoint, name) for checkpoint in checkpoints]
+        totals.append(values if None in values else _encode_differences(values))
+    by_uid: dict[str, list[tuple[int, OperatorStatistics]]] = {}
+    for position, checkpoint in enumerate(checkpoints):
+        for uid, operator in checkpoint.operators.items():
+            by_uid.setdefault(uid, []).append((position, operator))
+    columns = {
+        uid: (
+            _encode_differences([position for position, _ in rows]),
+            [[getattr(operator, name) for _, operator in rows] for name in _OPERATOR_COLUMNS],
+        )
+        for uid, rows in by_uid.items()
+    }
+    return HistoryBlock(len(checkpoints), _pack(totals), _pack(columns) if columns else b"")
+
+
+def _unpack_block(block: HistoryBlock) -> list[CheckpointStatistics]:
+    columns = []
+    for values in _COLUMNS.decode(_unpack(block.totals)):
+        known = [value for value in values if value is not None]
+        columns.append(list(accumulate(known)) if len(known) == len(values) else values)
+    # `block.count` is not verified: it could be any number.
+    operators: list[dict[str, OperatorStatistics]] = [{} for _ in columns[0]]
+    for uid, (positions, values_of) in (
+        _BY_UID.decode(_unpack(block.operators)).items() if block.operators else ()
+    ):
+        for position, *values in zip(accumulate(positions), *values_of, strict=True):
+            row = dict(zip(_OPERATOR_COLUMNS, values, strict=True))
+            operators[position][uid] = msgspec.convert(row, OperatorStatistics)
+    rows = zip(*columns, operators, strict=True)
+    names = CheckpointStatistics.__struct_fields__
+    return [
+        msgspec.convert(dict(zip(names, row, strict=True)), CheckpointStatistics) for row in rows
+    ]
+
+
+def _encode_differences(values: Sequence[int]) -> list[int]:
+    """Return the first value, and the difference of each other value to the one before it."""
+    return [*values[:1], *(later - earlier for earlier, later in pairwise(values))]
+
+
+def _pack(columns: Any) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(columns), 6)
+
+
+def _unpack(packed: bytes) -> bytes:
+    """Decompress columns, up to a limit, so that a corrupt block does not fill memory."""
+    inflating = zlib.decompressobj()
+    columns = inflating.decompress(packed, _MAX_UNPACKED_BYTES)
+    if inflating.unconsumed_tail or not inflating.eof:
+        raise ValueError("it is truncated, or longer than a block can be")
+    return columns

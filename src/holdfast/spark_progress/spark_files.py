@@ -13,15 +13,14 @@ import msgspec
 
 from holdfast.common import message_pack_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import (
-    VerifiedFile,
-    copy_checkpoint,
+from holdfast.locations.coordination import VerifiedFile, copy_checkpoint, is_gone, verify_files
+from holdfast.locations.handles import (
+    FileStateHandle,
+    StreamStateHandle,
     files_of,
-    is_gone,
-    verify_files,
+    is_inside,
     without_place,
 )
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations.metadata import CheckpointMetadata, absolute_uri, relative_uri
 from holdfast.locations.storages import CompletedCheckpoint, is_state_file
 from holdfast.redaction import redact

@@ -28,9 +28,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from holdfast.common import json_decoder, uripath
+from holdfast.common import chunks, json_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.coordination import chunks
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.storages import list_all

@@ -14,8 +14,7 @@ from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
     complete_checkpoint,
-    outlives_checkpoint,
-    owns_shared_files,
+    has_only_job_files,
     without_placeholders,
 )
 from holdfast.locations.file_systems import retry_deadline
@@ -131,7 +130,15 @@ class CheckpointCoordinator:
             assigned=assigned,
             new=frozenset(assigned.keys() - (restored.metadata.operators if restored else {})),
             may_refer={
-                uid: owns_shared_files(operator.subtasks, job_directory, claimed=owned.claims.files)
+                uid: has_only_job_files(
+                    (
+                        stream
+                        for subtask in operator.subtasks
+                        for stream in subtask.shared_streams().values()
+                    ),
+                    job_directory,
+                    claimed=owned.claims.files,
+                )
                 for uid, operator in assigned.items()
             },
             key_types=self._continuation.key_types(restored),
@@ -158,21 +165,13 @@ class CheckpointCoordinator:
             OutcomeUnknownError: It is unknown whether it was committed; nothing may be deleted.
             StorageUnavailableError: The checkpoint was not committed.
         """
-        operators = {
-            uid: without_placeholders(
-                uid,
-                combine_acknowledgements(
-                    operator,
-                    acknowledgements[uid],
-                    parallelism=pending.assigned[uid].parallelism,
-                    max_parallelism=pending.assigned[uid].max_parallelism,
-                    key_types=pending.key_types.get(uid, ()),
-                ),
-                pending.assigned[uid].subtasks,
-                may_refer=pending.may_refer[uid],
+        operators = {}
+        for uid, operator in self._continuation.operators.items():
+            assigned, key_types = pending.assigned[uid], pending.key_types.get(uid, ())
+            stored = combine_acknowledgements(operator, acknowledgements[uid], assigned, key_types)
+            operators[uid] = without_placeholders(
+                uid, stored, assigned.subtasks, may_refer=pending.may_refer[uid]
             )
-            for uid, operator in self._continuation.operators.items()
-        }
         return self._publish(pending, operators, progress, sink_states)
 
     def can_reuse_state(self, pending: PendingCheckpoint) -> bool:
@@ -185,9 +184,9 @@ class CheckpointCoordinator:
         if last is None or self._owned is None or not self._has_completed:
             return False
         job_directory = uripath.parent(pending.location.external_pointer)
-        states = (last.metadata.operators[uid] for uid in self._continuation.operators)
-        claimed = self._owned.claims.files
-        return all(outlives_checkpoint(state, job_directory, claimed=claimed) for state in states)
+        operators = (last.metadata.operators[uid] for uid in self._continuation.operators)
+        streams = (stream for operator in operators for stream in operator.streams())
+        return has_only_job_files(streams, job_directory, claimed=self._owned.claims.files)
 
     def reuse_state(
         self, pending: PendingCheckpoint, progress: SparkProgress

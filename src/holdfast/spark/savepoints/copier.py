@@ -12,12 +12,13 @@ import msgspec
 from holdfast.backends.keyed import write_canonical
 from holdfast.common import map_in_parallel, read_exactly, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import copy_files, copy_stream, files_of, read_claim
+from holdfast.locations.coordination import copy_files, copy_stream, read_claim
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import (
     FileStateHandle,
     SegmentsStateHandle,
     StreamStateHandle,
+    files_of,
 )
 from holdfast.locations.metadata import CheckpointMetadata, StoredSubtask
 from holdfast.locations.storages import (

@@ -9,19 +9,17 @@ from typing import Self
 
 import msgspec
 
-from holdfast.common import checkpoint_directory, map_in_parallel, uripath
+from holdfast.common import checkpoint_directory, chunks, map_in_parallel, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
-    chunks,
     complete_checkpoint,
     copy_files,
     copy_stream,
     dispose_on_error,
-    files_of,
     load_checkpoints,
 )
 from holdfast.locations.file_systems import file_system_for
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import (
     CheckpointedStateScope,

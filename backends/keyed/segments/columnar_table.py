@@ -1,0 +1,328 @@
+"""A table in sorted columns: recent writes in memory, over immutable runs in segments."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.keyed.columns import (
+    Column,
+    Rows,
+    concatenate,
+    from_arrow,
+    take,
+    take_or_null,
+    to_arrow,
+)
+from holdfast.backends.keyed.folding import fold_values
+from holdfast.backends.keyed.segments.lookup import Hits, OpenRun, look_up
+from holdfast.backends.keyed.segments.manifest import (
+    END,
+    Run,
+    Slice,
+    TableManifest,
+    resolve_migration,
+)
+from holdfast.backends.keyed.segments.merging import merge, rows_between, scan
+from holdfast.backends.keyed.segments.rows import (
+    OpenSlice,
+    RowRange,
+    SectionRows,
+    SortedRows,
+    take_rows,
+)
+from holdfast.backends.keyed.segments.section import Section
+from holdfast.backends.keyed.table import (
+    GROUP,
+    MIN_TIME_MS,
+    STEP,
+    Flags,
+    Identities,
+    Migration,
+    Operation,
+    SortKeys,
+    TableRows,
+    TableSpec,
+    advance_to_time,
+)
+from holdfast.errors import InvalidRequestError
+
+_MAX_RECENT_WRITES = 8
+"""More recent writes are merged into one."""
+
+
+class ColumnarTable:
+    """The rows of one state.
+
+    Args:
+        spec: The last spec of the manifest.
+        manifest: The table's runs.
+        open_section: Returns the section of a slice.
+        sort_keys: The first sort key of the subtask, and the end, exclusive.
+        now_ms: Returns the time of the batch.
+        migration: Migrates values of sections that were written with another spec.
+        rewrite: Whether the next snapshot must rewrite such sections.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        manifest: TableManifest,
+        *,
+        open_section: Callable[[Slice], Section],
+        sort_keys: tuple[int, int],
+        now_ms: Callable[[], int],
+        migration: Migration | None = None,
+        rewrite: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.manifest = manifest
+        self.sort_keys = sort_keys
+        self._recent: list[SortedRows] = []  # newest first
+        self._open_section = open_section
+        self._now_ms = now_ms
+        self._migration = migration
+        self._rewrite = rewrite
+        self._set_specs(manifest)
+        # By segment and section. A section changes when its segment is fetched again.
+        self._sources: dict[tuple[str, int], tuple[Section, SectionRows]] = {}
+
+    @property
+    def is_rewritten(self) -> bool:
+        """True if the next snapshot must merge all runs, because some were written with another spec."""
+        return self._rewrite and len(self.manifest.specs) > 1
+
+    @property
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def get(
+        self, identities: Identities, *, include_expired: bool = False
+    ) -> tuple[Flags, tuple[pa.Array, ...]]:
+        ids = [from_arrow(column) for column in identities.columns]
+        now_ms = None if include_expired else self.now_ms
+        hits = look_up(self._open_runs(), self.spec, identities.sort_keys, ids, now_ms=now_ms)
+        present = np.zeros(len(identities), bool)
+        for positions, _ in hits:
+            present[positions] = True
+        if self.spec.folds and sum(len(positions) for positions, _ in hits) > int(present.sum()):
+            return present, self._fold_hits(hits, len(identities), present)
+        return present, self._gather_hits(hits, len(identities), present)
+
+    def write(
+        self,
+        identities: Identities,
+        values: Sequence[pa.Array],
+        operation: Operation | npt.NDArray[np.uint8] = Operation.PUT,
+    ) -> None:
+        count = len(identities)
+        self._check(identities, values)
+        if not count:
+            return
+        operations: npt.NDArray[np.uint8] | None
+        if isinstance(operation, np.ndarray):
+            operations = operation if operation.any() else None
+        else:
+            operations = None if operation is Operation.PUT else np.full(count, operation, np.uint8)
+        times = None if self.spec.ttl_ms is None else np.full(count, self.now_ms, np.int64)
+        ids = [from_arrow(column) for column in identities.columns]
+        columns = [from_arrow(column) for column in values]
+        self._recent.insert(0, SortedRows(identities.sort_keys, operations, times, ids, columns))
+        if len(self._recent) > _MAX_RECENT_WRITES:
+            self.merge_recent()
+
+    def rows_between(
+        self,
+        first: SortKeys,
+        end: SortKeys,
+        *,
+        endings: Flags | None = None,
+        include_expired: bool = False,
+    ) -> TableRows:
+        slices = self._open_slices_between(first, end)
+        now_ms = None if include_expired else self.now_ms
+        rows = rows_between(slices, self.spec, first, end, endings=endings, now_ms=now_ms)
+        return rows.table_rows(self.spec)
+
+    def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
+        count = sum(rows.rows for rows in self._recent)
+        count += sum(run.rows for run in self.manifest.runs)
+        first, end = self.sort_keys
+        slices = self._open_slices()
+        steps = scan(
+            lambda *_: slices,
+            self.spec,
+            rows=count,
+            step_rows=step_rows,
+            first=first,
+            end=end,
+            now_ms=self.now_ms,
+        )
+        return (step.table_rows(self.spec) for step in steps)
+
+    def delete_up_to(self, time_ms: int) -> None:
+        runs = []
+        for run in self.manifest.runs:
+            slices = (
+                msgspec.structs.replace(
+                    slice_, deleted_up_to_ms=max(slice_.deleted_up_to_ms, time_ms)
+                )
+                for slice_ in run.slices
+            )
+            runs.append(Run(run.level, tuple(slices)))
+        self.manifest = msgspec.structs.replace(self.manifest, runs=tuple(runs))
+        recent = []
+        for rows in self._recent:
+            is_live = OpenSlice(rows, deleted_up_to_ms=time_ms).is_live(np.arange(rows.rows))
+            if is_live.any():
+                recent.append(take_rows(rows, is_live.nonzero()[0]))
+        self._recent = recent
+
+    def earliest_time(self) -> int | None:
+        slices = self._open_slices()
+        groups = np.arange(*self.sort_keys, GROUP, dtype=np.uint64)
+        low, width = 0, STEP
+        while True:  # timers of a key group are ordered by time, so few rows are read
+            low = min((_first_timer(slice_, groups, low) for slice_ in slices), default=GROUP)
+            if low >= GROUP:
+                return None
+            low -= low % STEP
+            high = min(low + width, GROUP)
+            first, end = groups + np.uint64(low), groups + np.uint64(high)
+            rows = rows_between(slices, self.spec, first, end)
+            if rows.rows:
+                return int(rows.ids[-1].min())
+            low, width = high, 2 * width  # all of these were deleted
+
+    def merge_recent(self) -> SortedRows | None:
+        """Merge recent writes into one, and return it; None without recent writes."""
+        if len(self._recent) > 1:
+            ranges = [RowRange.whole(rows) for rows in self._recent]
+            self._recent = [merge(ranges, self.spec, is_bottom=False, now_ms=self.now_ms)]
+        return self._recent[0] if self._recent else None
+
+    def open_slice(self, slice_: Slice) -> OpenSlice:
+        key = slice_.segment, slice_.section
+        section = self._open_section(slice_)
+        known, source = self._sources.get(key, (None, None))
+        if source is None or known is not section:
+            stored, migration = self._stored[slice_.spec], self._migrations[slice_.spec]
+            source = SectionRows(section, stored, migration)
+            self._sources[key] = section, source
+        return OpenSlice(source, slice_.first, slice_.end, slice_.deleted_up_to_ms)
+
+    def commit(self, manifest: TableManifest) -> None:
+        """Continue with a manifest that contains all recent writes."""
+        if manifest.specs != self.manifest.specs:
+            self._set_specs(manifest)
+        self.manifest = manifest
+        self._recent = []
+        keys = {(slice_.segment, slice_.section) for slice_ in manifest.slices()}
+        self._sources = {key: source for key, source in self._sources.items() if key in keys}
+
+    def _set_specs(self, manifest: TableManifest) -> None:
+        self._stored = [stored.spec() for stored in manifest.specs]
+        self._migrations = [
+            *(resolve_migration(spec, self.spec, self._migration) for spec in self._stored[:-1]),
+            None,
+        ]
+
+    def _open_slices(self) -> list[OpenSlice]:
+        """Open all slices, newest first."""
+        edges = np.array(self.sort_keys, np.uint64)
+        return list(self._open_slices_between(edges[:1], edges[1:]))
+
+    def _open_slices_between(self, first: SortKeys, end: SortKeys) -> Iterator[OpenSlice]:
+        """Open the slices that may have rows in one of the ranges, newest first."""
+        yield from (OpenSlice(rows) for rows in self._recent)
+        for slice_ in self.manifest.slices():
+            number = int(end.searchsorted(np.uint64(slice_.first), "right"))
+            if number < len(first) and first[number] < slice_.end:
+                yield self.open_slice(slice_)
+
+    def _open_runs(self) -> Iterator[OpenRun]:
+        for rows in self._recent:
+            yield OpenRun([(0, END)], [OpenSlice(rows)].__getitem__)
+        for run in self.manifest.runs:
+            yield OpenRun(
+                [(slice_.first, slice_.end) for slice_ in run.slices],
+                partial(self._open_slice_of_run, run),
+                is_bottom=run is self.manifest.runs[-1],
+            )
+
+    def _open_slice_of_run(self, run: Run, number: int) -> OpenSlice:
+        return self.open_slice(run.slices[number])
+
+    def _gather_hits(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
+        """Return the values of each identity, which has at most one row."""
+        if len(hits) == 1 and present.all():
+            columns = hits[0][1]
+            return tuple(
+                to_arrow(c, f.type) for c, f in zip(columns, self.spec.values, strict=True)
+            )
+        return tuple(
+            _scatter([(at, columns[number]) for at, columns in hits], count, present, field.type)
+            for number, field in enumerate(self.spec.values)
+        )
+
+    def _fold_hits(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
+        """Return the values of each identity, folded from several rows."""
+        hits = hits[::-1]  # oldest first
+        all_positions = np.concatenate([positions for positions, _ in hits])
+        order = np.argsort(all_positions, kind="stable")
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(all_positions, minlength=count))])
+        columns = [
+            take(concatenate([values[number] for _, values in hits], field.type), order)
+            for number, field in enumerate(self.spec.values)
+        ]
+        folded = fold_values(columns, bounds, self.spec)
+        at = np.where(present, np.arange(count), -1)
+        return tuple(
+            to_arrow(column, field.type) if present.all() else take_or_null(column, at, field.type)
+            for column, field in zip(folded, self.spec.values, strict=True)
+        )
+
+    def _check(self, identities: Identities, values: Sequence[pa.Array]) -> None:
+        types = [column.type for column in (*identities.columns, *values)]
+        expected = [field.type for field in (*self.spec.id_fields, *self.spec.values)]
+        lengths = {len(column) for column in (*identities.columns, *values)}
+        if types != expected or lengths - {len(identities)}:
+            message = (
+                f"state {self.spec.name!r} needs columns of types {expected} with {len(identities)} rows, "
+                f"got {types} with {sorted(lengths)} rows"
+            )
+            raise InvalidRequestError(message)
+
+
+def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:
+    """Return the place in its key group of the first timer that is not before `low`; `GROUP` without one."""
+    begins = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
+    if slice_.deleted_up_to_ms != MIN_TIME_MS:
+        begins = advance_to_time(begins, slice_.deleted_up_to_ms)
+    sort_keys = slice_.source.sort_keys
+    rows = sort_keys.searchsorted(begins)
+    inside = rows < sort_keys.searchsorted(np.uint64(slice_.end))
+    # The place of a row of another key group is at least `GROUP`.
+    places = sort_keys[rows[inside]] - groups[inside]
+    return int(places.min(initial=GROUP))
+
+
+def _scatter(
+    hits: Sequence[tuple[Rows, Column]], count: int, present: Flags, type: pa.DataType
+) -> pa.Array:
+    """Return a column of `count` rows with the values of the hits; null elsewhere."""
+    if not hits:
+        return pa.nulls(count, type)
+    first = hits[0][1]
+    if isinstance(first, np.ndarray) and all(isinstance(c, np.ndarray) for _, c in hits):
+        values = np.zeros(count, first.dtype)
+        for positions, column in hits:
+            values[positions] = column
+        return to_arrow(values, type, None if present.all() else present)
+    rows = np.full(count, -1, np.int64)
+    all_positions = np.concatenate([positions for positions, _ in hits])
+    rows[all_positions] = np.arange(len(all_positions))
+    return take_or_null(concatenate([column for _, column in hits], type), rows, type)

@@ -1,0 +1,264 @@
+"""The segments of a subtask: mapped local files, fetched from storage when they are missing; small ones in memory."""
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from holdfast.backends.keyed.segments.merging import Arena
+from holdfast.backends.keyed.segments.segment import Segment
+from holdfast.common import FULL_ERRNOS, replace_file
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+from holdfast.locations.checksums import Checksum
+from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
+
+_log = logging.getLogger(__name__)
+
+IN_MEMORY_BYTES = 20 << 10
+"""Segments up to this size are kept in memory, which costs less than a file."""
+
+_MAX_OWNERS = 1024
+"""Owners whose segments are tracked. A worker has few at a time, and more after a cluster has moved subtasks."""
+
+_MAX_SEGMENTS = 4096
+"""Open segments of a worker; the least recently used are closed first."""
+
+_READ_BYTES = 1 << 20
+
+
+class Workspace:
+    """Open segments and memory for merging, which a worker keeps between batches for all its subtasks.
+
+    It is used by one thread at a time. The blocks of a segment that is opened again by name stay verified.
+    """
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+        self._segments: OrderedDict[str, Segment] = OrderedDict()
+        self._needed: OrderedDict[str, frozenset[str]] = OrderedDict()  # by owner
+
+    def segment(self, name: str) -> Segment | None:
+        """Return an open segment; None if it is not open."""
+        segment = self._segments.get(name)
+        if segment is not None:
+            self._segments.move_to_end(name)
+        return segment
+
+    def keep(self, segment: Segment) -> None:
+        self._segments[segment.name] = segment
+        while len(self._segments) > _MAX_SEGMENTS:
+            self.forget(next(iter(self._segments)))
+
+    def forget(self, name: str) -> None:
+        """Release a segment, if it is open."""
+        segment = self._segments.pop(name, None)
+        if segment is not None:
+            segment.release()
+
+    def keep_only(self, owner: str, names: frozenset[str]) -> None:
+        """Release the segments that an owner, a subtask of an operator, was restored from before, and no longer can be.
+
+        `forget_deleted` doesn't find small segments, since they have no file.
+        """
+        for name in self._needed.get(owner, frozenset()) - names:
+            self.forget(name)
+        self._needed[owner] = names
+        self._needed.move_to_end(owner)
+        if len(self._needed) > _MAX_OWNERS:
+            self._needed.popitem(last=False)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the arena and of segments in memory; the system can evict the pages of mapped files."""
+        return self.arena.size + sum(segment.size for segment in self._in_memory())
+
+    def limit(self, max_bytes: int) -> None:
+        """Reduce the memory to at most `max_bytes`: release the arena if it is larger, then the oldest segments."""
+        if self.arena.size > max_bytes:
+            self.arena.release()
+        excess = self.memory_bytes - max_bytes
+        for segment in self._in_memory():
+            if excess <= 0:
+                return
+            excess -= segment.size
+            self.forget(segment.name)
+
+    def _in_memory(self) -> list[Segment]:
+        """Return the segments without a file, oldest first."""
+        return [each for each in self._segments.values() if not os.path.isabs(each.location)]
+
+    def forget_deleted(self) -> None:
+        """Release segments whose files were deleted: while they are mapped they occupy the disk."""
+        for segment in list(self._segments.values()):
+            if os.path.isabs(segment.location) and not os.path.exists(segment.location):
+                self.forget(segment.name)
+
+
+class SegmentStore:
+    """Segments by name: stored ones, `streams`, and new ones. Without a directory of local files they are in memory.
+
+    A local file that is corrupt, truncated or missing is fetched again, also during a lookup: only corruption in
+    storage is an error. Whenever a segment is requested its file is checked for changes. A file that is truncated
+    while an array of it is being read kills the process, which can't be prevented.
+    """
+
+    def __init__(
+        self,
+        directory: str | None,
+        workspace: Workspace,
+        streams: Mapping[str, StreamStateHandle],
+    ) -> None:
+        self._directory = directory
+        self._workspace = workspace
+        self._streams = dict(streams)
+        self._segments: dict[str, Segment] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all segments that are open or can be fetched."""
+        return self._segments.keys() | self._streams.keys()
+
+    def segment(self, name: str) -> Segment:
+        """Return a segment.
+
+        Raises:
+            CheckpointNotFoundError: The segment is gone.
+            CheckpointCorruptedError: The segment is corrupt.
+            StorageUnavailableError: The segment can't be fetched.
+        """
+        segment = self._segments.get(name)
+        if segment is not None and not segment.is_changed():
+            return segment
+        segment = self._workspace.segment(name)
+        if segment is not None and segment.is_changed():
+            self._workspace.forget(name)
+            segment = None
+        copy = self._local_copy(name)
+        if segment is None:
+            segment = self._open(name, copy)
+        if copy is not None:
+            segment.fetch_if_corrupt(copy.fetch_again)
+        self._segments[name] = segment
+        return segment
+
+    def add(self, name: str, buffers: Sequence[BytesLike], checksum: Checksum) -> None:
+        """Add a new segment with this checksum; in memory if the disk is full or fails."""
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
+        if size <= IN_MEMORY_BYTES or not self._write_copy(name, buffers):
+            segment = Segment.from_bytes(b"".join(buffers), name)
+            if size <= IN_MEMORY_BYTES:
+                self._workspace.keep(segment)
+        else:
+            segment = Segment.open(self._path(name), name, checksum)
+            self._workspace.keep(segment)
+        self._segments[name] = segment
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Release segments, and delete their local files."""
+        for name in names:
+            self._segments.pop(name, None)
+            self._streams.pop(name, None)
+            self._workspace.forget(name)
+            if self._directory is not None:
+                with suppress(OSError):
+                    os.unlink(self._path(name))
+
+    def close(self) -> None:
+        """Release all segments. Local files remain."""
+        self._segments = {}
+
+    def _open(self, name: str, copy: "_LocalCopy | None") -> Segment:
+        stream = self._streams.get(name)
+        if stream is None:
+            if name in self._segments:  # written here, and only in this file
+                return Segment.open(self._path(name), name)
+            raise CheckpointNotFoundError(f"segment {name} is gone")
+        segment = Segment.load(name, stream) if copy is None else copy.open()
+        is_mapped = copy is not None and segment.location == copy.path
+        if is_mapped or isinstance(stream, ByteStreamStateHandle):
+            self._workspace.keep(segment)
+        return segment
+
+    def _local_copy(self, name: str) -> "_LocalCopy | None":
+        """Return the local copy of a stored segment; None if it shall have none."""
+        stream = self._streams.get(name)
+        if stream is None or self._directory is None or isinstance(stream, ByteStreamStateHandle):
+            return None
+        return _LocalCopy(name, self._path(name), stream)
+
+    def _write_copy(self, name: str, buffers: Sequence[BytesLike]) -> bool:
+        """Write the local file of a new segment; return whether there is one."""
+        if self._directory is None:
+            return False
+        try:
+            _write_file(self._path(name), buffers)
+        except (StorageFullError, StorageUnavailableError) as error:
+            _log.warning("the new segment is kept in memory, without a local copy: %s", error)
+            return False
+        return True
+
+    def _path(self, name: str) -> str:
+        assert self._directory is not None
+        return os.path.join(self._directory, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalCopy:
+    """The local copy of a stored segment; the file at its path may be missing."""
+
+    name: str
+    path: str
+    stream: StreamStateHandle
+
+    def open(self) -> Segment:
+        """Open the segment; from memory if the disk is full or fails. Raises as `SegmentStore.segment`."""
+        try:
+            return Segment.open(self.path, self.name)
+        except CheckpointNotFoundError:
+            return self._fetch()
+        except CheckpointCorruptedError as error:
+            return self.fetch_again(str(error))
+
+    def fetch_again(self, corruption: str) -> Segment:
+        """Delete the corrupt file, so that no other task maps it, and fetch the segment. Raises as `open`."""
+        _log.warning(
+            "the local copy of segment %s is corrupt, fetching it again: %s", self.name, corruption
+        )
+        with suppress(OSError):
+            os.unlink(self.path)
+        return self._fetch()
+
+    def _fetch(self) -> Segment:
+        try:
+            with self.stream.open_input_stream() as source:  # it verifies what it reads
+                _write_file(self.path, iter(lambda: source.read(_READ_BYTES), b""))
+        except (StorageFullError, StorageUnavailableError) as error:
+            _log.warning("segment %s is read without a local copy: %s", self.name, error)
+            return Segment.load(self.name, self.stream)  # if storage failed, it fails again
+        return Segment.open(self.path, self.name)
+
+
+def _write_file(path: str, buffers: Iterable[BytesLike]) -> None:
+    """Write a file atomically. It is not synced, since storage has the bytes.
+
+    Raises `StorageFullError` or `StorageUnavailableError`, and errors of the iterable.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with (
+            replace_file(path) as temporary,
+            open(temporary, "wb", opener=partial(os.open, mode=0o600)) as file,
+        ):
+            file.writelines(buffers)
+    except OSError as error:
+        error_class = StorageFullError if error.errno in FULL_ERRNOS else StorageUnavailableError
+        raise error_class(f"segment can't be written ({error.strerror})", path) from error
