@@ -54,7 +54,6 @@ PENDING = (
     "docs/proof.md",
     "docs/settings.md",
     "docs/troubleshooting.md",
-    "proof/",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 

@@ -99,7 +99,7 @@ def test_misplaced_checkpoint_is_not_resumed_from(
     assert caught.value.location == f"{newest(directory)}/_metadata"
 
 
-def test_it_stops_the_sweep(directory: Path) -> None:
+def test_misplaced_checkpoint_stops_the_sweep(directory: Path) -> None:
     before = sorted(directory.rglob("*"))
     with pytest.raises(CheckpointCorruptedError, match="metadata is of checkpoint"):
         sweep(directory, "job", grace_s=3600)
@@ -144,7 +144,7 @@ def test_copy_under_another_name_can_be_used(tmp_path: Path) -> None:
     assert copy_checkpoint(checkpoint, tmp_path / "copies").metadata.job_id == "job"
 
 
-def test_a_savepoint_may_have_any_name(tmp_path: Path) -> None:
+def test_savepoint_may_have_any_name(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 2)
     original = find_checkpoint(tmp_path / "job")
     savepoint = copy_checkpoint(original, tmp_path).location.external_pointer
@@ -164,7 +164,7 @@ def test_nothing_is_completed_in_the_place_of_another_checkpoint(tmp_path: Path)
 class TestDanglingLinks:
     @pytest.fixture(params=["missing", "itself", "below a file"])
     def directory(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-        """A job whose newest `_metadata` is a link that leads nowhere."""
+        """A job whose newest `_metadata` is a dangling link."""
         for checkpoint_id in (2, 3):
             write_checkpoint(tmp_path, checkpoint_id)
         link = tmp_path / "job" / "chk-3" / "_metadata"
@@ -174,7 +174,7 @@ class TestDanglingLinks:
         link.symlink_to(targets[request.param])
         return tmp_path
 
-    def test_the_older_checkpoint_is_not_used_instead(self, directory: Path) -> None:
+    def test_older_checkpoint_is_not_used(self, directory: Path) -> None:
         for read in (load_latest_checkpoint, load_checkpoints):
             with pytest.raises(CheckpointCorruptedError, match="link without a target"):
                 read(job_in(directory))

@@ -261,10 +261,9 @@ class TimerService(CurrentKeyView["TimerPage", Timers]):
         return self._columns.earliest()
 
     def begin_calls(self, calls: Sequence[tuple[int, int]]) -> None:
-        """Begin the calls for timers that have fired. Until its call has ended, a timer still exists for its key.
+        """Begin the calls for timers that have fired, each with the index of its key and its time, in their order.
 
-        Args:
-            calls: The index of the key, and the time, of each timer in the order of calls.
+        Until its call has ended, a timer still exists for its key.
         """
         self._calls, self._ended_calls, self._fired = calls, 0, None
 
@@ -287,8 +286,6 @@ class TimerPage:
 
     A change is the last operation on a timer; None if it takes back the timer's earlier operations.
     """
-
-    __slots__ = ("_by_key", "_changes", "_columns", "_keys", "_stored")
 
     def __init__(self, columns: Timers, keys: Keys) -> None:
         self._changes: dict[tuple[int, int], Operation | None] = {}

@@ -57,7 +57,6 @@ class WrittenFile:
 
     @property
     def handle(self) -> bytes:
-        """Return the handle of the file for the metadata."""
         return b"\6" + utf(self.name) + _LONG.pack(self.size)
 
 
@@ -173,7 +172,6 @@ class WrittenOperator:
 
 
 def metadata_file(checkpoint_id: int, operators: Sequence[WrittenOperator]) -> bytes:
-    """Return the bytes of `_metadata`."""
     head = _INT.pack(_MAGIC) + _INT.pack(_VERSION) + _LONG.pack(checkpoint_id)
     return head + encode_items([]) + encode_items([_operator(operator) for operator in operators])
 
