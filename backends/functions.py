@@ -70,10 +70,6 @@ def _ttl(ttl: timedelta | None) -> StateTtlConfig | None:
     return None if ttl is None else StateTtlConfig(ttl)
 
 
-def _no_partitions() -> Iterator[Any]:
-    return iter(())
-
-
 @dataclass(frozen=True, slots=True)
 class FunctionInitializationContext:
     """Given to `CheckpointedFunction.initialize_state`.
@@ -102,10 +98,10 @@ class FunctionInitializationContext:
     parallelism: int
     input_schema: pa.Schema
     raw_operator_state_inputs: Iterator[StatePartitionStream] = field(
-        default_factory=_no_partitions
+        default_factory=lambda: iter(())
     )
     raw_keyed_state_inputs: Iterator[KeyGroupStatePartitionStream] = field(
-        default_factory=_no_partitions
+        default_factory=lambda: iter(())
     )
     key_groups: KeyGroupRange | None = None
     broadcast_schema: pa.Schema | None = None
@@ -214,7 +210,7 @@ class FunctionSnapshotContext:
     """Given to `CheckpointedFunction.snapshot_state`.
 
     Args:
-        checkpoint_id: The checkpoint that is being taken.
+        checkpoint_id: The checkpoint that is being taken; also an attribute.
         factory: Creates the streams of raw state.
         key_groups: The subtask's key groups; None if the operator has no key.
     """
@@ -225,16 +221,11 @@ class FunctionSnapshotContext:
         factory: CheckpointStreamFactory,
         key_groups: KeyGroupRange | None = None,
     ) -> None:
-        self._checkpoint_id = checkpoint_id
+        self.checkpoint_id = checkpoint_id
         self._key_groups = key_groups
         self._operator: OperatorStateCheckpointOutputStream | None = None
         self._keyed: KeyedStateCheckpointOutputStream | None = None
         self._streams = SnapshotStreams(factory)
-
-    @property
-    def checkpoint_id(self) -> int:
-        """The checkpoint that is being taken."""
-        return self._checkpoint_id
 
     def raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
         """Return the output stream of operator state in a custom format; the same stream each time.

@@ -51,17 +51,8 @@ class OperatorKey:
 class ManagedKeyedState:
     """The keyed states of a subtask, from the restore to the snapshot.
 
-    The states are opened when the function first uses them, or if there is stored state to restore.
-
-    Args:
-        key: The operator's key.
-        key_groups: The subtask's key groups.
-        handles: The stored state.
-        now_ms: The time of the batch, milliseconds since 1970.
-        open_tables: Opens the tables that have the rows.
-
-    Raises:
-        UnsupportedFormatError: Some of the state is not stored as tables.
+    The states are opened when the function first uses them, or if there is stored state to restore. Raises
+    `UnsupportedFormatError` if some of it is not stored as tables. `now_ms` is the time of the batch, since 1970.
     """
 
     def __init__(

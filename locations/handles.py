@@ -17,7 +17,12 @@ import msgspec
 
 from holdfast.common import MAX_INT64, Count, KeyGroup, uripath
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.checksums import Checksum, ChecksumBuilder, VerifyingInputStream
+from holdfast.locations.checksums import (
+    Checksum,
+    ChecksumBuilder,
+    VerifyingInputStream,
+    checksum_of,
+)
 from holdfast.locations.file_systems import BytesLike, file_system_for
 
 
@@ -128,7 +133,9 @@ def files_of(streams: Iterable[StreamStateHandle]) -> list[FileStateHandle]:
 
 
 def without_place(stream: StreamStateHandle) -> StreamStateHandle:
-    """Return the handle without the URI of its file, so that handles of the same bytes and checksums are equal."""
+    """Return a handle without its place, so that handles of the same bytes are equal, in files and in `_metadata`."""
+    if isinstance(stream, ByteStreamStateHandle):
+        return FileStateHandle("", stream.size, checksum_of(stream.data))
     if isinstance(stream, FileStateHandle) and stream.checksum is not None:
         return msgspec.structs.replace(stream, uri="")
     return stream

@@ -1,6 +1,6 @@
-"""What tries to refute Holdfast's promises, and what survived: a table.
+"""Attempts to refute Holdfast's promises, with their results in a table.
 
-    make proof                       all, as long as it takes
+    make proof                       all rows, without a time limit
     make proof ARGS=--short          in about a minute of CPU time
     make proof ARGS='--seed 7 --only crash'
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from proof.rows import ROWS, Outcome, Row, together
+from proof.rows import ROWS, Outcome, Row, combine
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "docs" / "proof.md"
@@ -33,34 +33,34 @@ class Result:
     """A run of a row.
 
     Attributes:
-        what: What was done.
+        name: Name of the row.
         seed: The seed.
         is_short: Whether it was the short form.
-        outcome: What came of it.
+        outcome: Its outcome.
     """
 
-    what: str
+    name: str
     seed: int
     is_short: bool
     outcome: Outcome
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Result":
-        """The result that was stored as these fields."""
+        """Return the result stored in these fields."""
         return cls(**{**fields, "outcome": Outcome(**fields["outcome"])})
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the rows; the status is 1 if anything did not hold."""
+    """Run the rows; returns 1 if any has failed."""
     parser = argparse.ArgumentParser(
         prog="python -m proof",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--short", action="store_true", help="a sample of each row, but of those that take long"
+        "--short", action="store_true", help="a sample of each row, except of the longest ones"
     )
-    parser.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
+    parser.add_argument("--seed", type=int, help="of an earlier run, to repeat it")
     parser.add_argument("--only", default="", help="rows with this in their names")
     parser.add_argument("--page", type=Path, help="write the table into this page")
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--results",
         type=Path,
-        help="a file to which each outcome is added; what it has is not run again",
+        help="a file for the outcomes; rows that it has already are not run again",
     )
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -83,18 +83,18 @@ def main(arguments: list[str] | None = None) -> int:
     results = _read(options.results)
     failed = 0
     for number, row in enumerate(ROWS):
-        if options.only not in row.what or (options.short and row.is_long):
+        if options.only not in row.name or (options.short and row.is_long):
             continue
         before = _cpu_s()
-        runs = results.setdefault(row.what, [])
+        runs = results.setdefault(row.name, [])
         while _lacks(row, runs):
-            # Another seed, or the same would happen once more.
+            # The same seed would only repeat the run.
             next_seed = runs[-1].seed + 1 if runs else seed
             run = _outcome(number, next_seed, short=options.short)
-            result = Result(row.what, next_seed, options.short, run)
+            result = Result(row.name, next_seed, options.short, run)
             runs.append(result)
             _add(options.results, result)
-        outcome = together(result.outcome for result in runs)
+        outcome = combine(result.outcome for result in runs)
         failed += len(outcome.failures)
         print(f"{_line(row, outcome)} {_cpu_s() - before:.1f} s of CPU", flush=True)
         for failure in outcome.failures[:10]:
@@ -107,20 +107,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _lacks(row: Row, runs: list[Result]) -> bool:
-    """Whether a row is to be run, or run once more: not if that was of no use."""
+    """Return whether a row needs a run, or another one; not if the last one had no cases."""
     if not runs:
         return True
-    outcome = together(result.outcome for result in runs)
+    outcome = combine(result.outcome for result in runs)
     return outcome.count < row.wanted and not outcome.failures and runs[-1].outcome.count > 0
 
 
 def _read(file: Path | None) -> dict[str, list[Result]]:
-    """The runs of rows that are done, by what is done in them."""
+    """Read the runs by the name of their row."""
     runs: dict[str, list[Result]] = {}
     if file is not None and file.exists():
         for line in file.read_text().splitlines():
             result = Result.of(json.loads(line))
-            runs.setdefault(result.what, []).append(result)
+            runs.setdefault(result.name, []).append(result)
     return runs
 
 
@@ -147,8 +147,8 @@ def _outcome(number: int, seed: int, *, short: bool) -> Outcome:
                 check=False,
             )
         if not file.exists():
-            said = log.read_text(errors="replace")[-1000:]
-            return Outcome(0, [f"its process ended with status {ran.returncode}: {said}"])
+            tail = log.read_text(errors="replace")[-1000:]
+            return Outcome(0, [f"its process ended with status {ran.returncode}: {tail}"])
         return Outcome(**json.loads(file.read_text()))
 
 
@@ -156,15 +156,15 @@ def _line(row: Row, outcome: Outcome) -> str:
     cases = f"{outcome.count:,} {row.unit}"
     if outcome.skipped:
         cases += f", {outcome.skipped:,} skipped"
-    return f"| {row.what} | {cases} | {row.holds} | {len(outcome.failures)} |"
+    return f"| {row.name} | {cases} | {row.holds} | {len(outcome.failures)} |"
 
 
 def _write(page: Path, results: dict[str, list[Result]]) -> None:
-    """Put the table of all rows that were run into the page."""
-    run = [row for row in ROWS if row.what in results]
+    """Write the table of all completed rows into the page."""
+    run = [row for row in ROWS if row.name in results]
     lines = ["| what is done | cases | what must hold | failed |", "|---|---|---|---|"]
-    lines += [_line(row, together(each.outcome for each in results[row.what])) for row in run]
-    forms = sorted({_form(each) for row in run for each in results[row.what]})
+    lines += [_line(row, combine(each.outcome for each in results[row.name])) for row in run]
+    forms = sorted({_form(each) for row in run for each in results[row.name]})
     head, _, rest = page.read_text().partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not end:

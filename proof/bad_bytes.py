@@ -1,10 +1,10 @@
-"""Bad bytes: whatever is stored, a reader gives values or errors of Holdfast, soon, and in little memory.
+"""Bad bytes: a reader returns values or errors of Holdfast for any stored bytes, in limited time and memory.
 
-    python -m proof.bad_bytes --inputs 2000 --seed 7        so many inputs for each reader
-    python -m proof.bad_bytes --seconds 600                  so long for each, ten minutes
+    python -m proof.bad_bytes --inputs 2000 --seed 7        2,000 inputs for each reader
+    python -m proof.bad_bytes --seconds 600                  ten minutes for each reader
 
-Inputs are what `readers` can read, changed in one to five places: bits, bytes, numbers at the edges of their
-types, parts cut out, doubled, or put in from elsewhere. The same seed gives the same inputs.
+Inputs are the valid ones of `readers`, changed in one to five places: bits, bytes, limits of numeric types,
+parts removed, duplicated, or inserted from elsewhere. The same seed gives the same inputs.
 """
 
 import argparse
@@ -27,26 +27,26 @@ from holdfast.errors import CheckpointError
 from proof.readers import Reader, readers
 
 LONGEST_S = 20
-"""What takes longer hangs."""
+"""A reader that takes longer hangs."""
 
-MOST_GROWTH = 512 << 20
-"""Bytes that a process may grow by over all inputs of a reader, whatever numbers stand in them."""
+MAX_GROWTH_BYTES = 512 << 20
+"""Maximum growth of a process over all inputs of a reader, for any numbers in them."""
 
 _EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 62, (1 << 64) - 1)
 
 
 class HangsError(BaseException):
-    """A reader did not come to an end; no handler of its own may catch that."""
+    """A reader did not end in time; its handlers must not catch this."""
 
 
 @dataclass(slots=True)
-class Tried:
-    """What became of the inputs of a reader.
+class ReaderOutcome:
+    """The outcome of all inputs of a reader.
 
     Attributes:
-        inputs: How many there were.
-        refused: By an error of Holdfast.
-        escaped: The other errors, as their names with the number of the input; none is right.
+        inputs: Number of inputs.
+        refused: Number of inputs refused by an error of Holdfast.
+        escaped: All other errors with the number of the input; each is a violation.
     """
 
     inputs: int = 0
@@ -56,20 +56,20 @@ class Tried:
 
 def try_reader(
     reader: Reader, seed: str, *, inputs: int | None = None, seconds: float | None = None
-) -> Tried:
-    """Give a reader changed bytes, until there were so many of them, or for so long.
+) -> ReaderOutcome:
+    """Give changed bytes to a reader, up to a number of inputs or a time limit.
 
     Args:
         reader: The reader.
-        seed: What the changes come from.
-        inputs: How many.
-        seconds: How long.
+        seed: Determines the changes.
+        inputs: Number of inputs.
+        seconds: Time limit.
 
     Raises:
-        CheckpointError: It can't read what is whole.
+        CheckpointError: It can't read a valid input.
     """
     for whole in reader.whole.values():
-        reader.read(whole)  # or nothing would be tried but how it is refused
+        reader.read(whole)  # otherwise all inputs would be refused early
     ends_s = None if seconds is None else time.monotonic() + seconds
     numbers = itertools.takewhile(
         lambda _: ends_s is None or time.monotonic() < ends_s,
@@ -78,30 +78,30 @@ def try_reader(
     return try_inputs(reader, (changed_input(reader, seed, number) for number in numbers))
 
 
-def try_inputs(reader: Reader, inputs: Iterable[bytes]) -> Tried:
-    """Give a reader bytes."""
-    outcome = Tried()
-    before = _highest_bytes()
+def try_inputs(reader: Reader, inputs: Iterable[bytes]) -> ReaderOutcome:
+    """Give inputs to a reader."""
+    outcome = ReaderOutcome()
+    before = _peak_bytes()
     for number, content in enumerate(inputs):
         outcome.inputs += 1
         try:
-            with _ended_after(LONGEST_S):
+            with _time_limit(LONGEST_S):
                 reader.read(content)
         except CheckpointError:
             outcome.refused += 1
-        except (Exception, HangsError) as error:  # noqa: BLE001  # each of them is what is looked for
+        except (Exception, HangsError) as error:  # noqa: BLE001  # each is a violation
             (*_, last) = traceback.extract_tb(error.__traceback__)
             place = f"{Path(last.filename).name}:{last.lineno}"
             outcome.escaped.append(f"input {number}: {type(error).__name__} at {place}: {error}")
-    growth = _highest_bytes() - before
-    if growth > MOST_GROWTH:
+    growth = _peak_bytes() - before
+    if growth > MAX_GROWTH_BYTES:
         outcome.escaped.append(f"the process grew by {growth >> 20} MiB")
     return outcome
 
 
 def changed_input(reader: Reader, seed: str, number: int) -> bytes:
-    """An input: the same for the same seed and number."""
-    numbers = random.Random(f"{seed} {number}")  # noqa: S311  # no secret
+    """Return an input, which is the same for the same seed and number."""
+    numbers = random.Random(f"{seed} {number}")  # noqa: S311  # not a secret
     wholes = [reader.whole[name] for name in sorted(reader.whole)]
     content = bytearray(numbers.choice(wholes))
     for _ in range(numbers.randint(1, 5)):
@@ -130,12 +130,12 @@ def _change(content: bytearray, numbers: random.Random, other: bytes) -> None:
     elif kind == 5:
         begin = numbers.randrange(len(other))
         content[at : at + length] = other[begin : begin + length]
-    elif numbers.random() < 0.2:  # else most inputs would end early
+    elif numbers.random() < 0.2:  # otherwise most inputs would end early
         del content[at:]
 
 
 @contextmanager
-def _ended_after(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
     def end(_: int, frame: FrameType | None) -> None:
         raise HangsError(f"no end after {seconds:.0f} s", frame and frame.f_code.co_qualname)
 
@@ -148,14 +148,14 @@ def _ended_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _highest_bytes() -> int:
-    """The most memory that this process has had."""
+def _peak_bytes() -> int:
+    """Return the peak memory of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a line for each reader; the status is 1 if a bad byte came through."""
+    """Print a line for each reader; returns 1 if an error has escaped."""
     parser = argparse.ArgumentParser(prog="python -m proof.bad_bytes", description=__doc__)
     parser.add_argument("--inputs", type=int, default=2000)
     parser.add_argument("--seconds", type=float)

@@ -1,8 +1,8 @@
-"""Inputs that `make fuzz` has come to, the fewest that reach all of what those reach: kept for tests.
+"""Inputs found by `make fuzz` for tests: a minimal set with the same coverage.
 
-    python -m proof.corpora DIR          look through DIR/<part of a reader's name>/, and write the archive
+    python -m proof.corpora DIR          read DIR/<part of a reader's name>/, and write the archive
 
-Two inputs reach the same if they go from the same lines of Holdfast to the same lines.
+Coverage is the set of transitions between lines of Holdfast.
 """
 
 import argparse
@@ -18,14 +18,14 @@ from holdfast.errors import CheckpointError
 from proof.readers import Reader, readers
 
 ARCHIVE = Path(__file__).parents[1] / "tests" / "data" / "corpora.tar.xz"
-"""The inputs of all readers, as `<reader's name>/<number>`, before their checksums are made anew."""
+"""The inputs of all readers, as `<reader's name>/<number>`, before their checksums are updated."""
 
-Way = tuple[CodeType, int, int]
-"""From a line of code to a line."""
+Transition = tuple[CodeType, int, int]
+"""A transition from a line of code to another."""
 
 
 def read_corpora() -> dict[str, list[bytes]]:
-    """The inputs by the reader's name."""
+    """Read the inputs by the name of their reader."""
     corpora: dict[str, list[bytes]] = {}
     with tarfile.open(ARCHIVE) as archive:
         for member in archive:
@@ -35,20 +35,20 @@ def read_corpora() -> dict[str, list[bytes]]:
     return corpora
 
 
-def fewest(reader: Reader, inputs: list[bytes]) -> list[bytes]:
-    """The inputs that reach something which none before them reaches, the shortest first."""
-    reached: set[Way] = set()
-    kept = []
+def minimal_corpus(reader: Reader, inputs: list[bytes]) -> list[bytes]:
+    """Return the inputs with coverage that earlier ones lack, the shortest first."""
+    reached: set[Transition] = set()
+    minimal = []
     for content in sorted(set(inputs), key=lambda content: (len(content), content)):
-        ways = _ways(reader, content)
-        if not ways <= reached:
-            reached |= ways
-            kept.append(content)
-    return kept
+        transitions = _transitions(reader, content)
+        if not transitions <= reached:
+            reached |= transitions
+            minimal.append(content)
+    return minimal
 
 
-def _ways(reader: Reader, content: bytes) -> set[Way]:
-    ways: set[Way] = set()
+def _transitions(reader: Reader, content: bytes) -> set[Transition]:
+    transitions: set[Transition] = set()
     last: dict[FrameType, int] = {}
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -56,7 +56,7 @@ def _ways(reader: Reader, content: bytes) -> set[Way]:
         if frame.f_globals.get("__name__", "").partition(".")[0] != "holdfast":
             return None
         if event == "line":
-            ways.add((frame.f_code, last.get(frame, 0), frame.f_lineno))
+            transitions.add((frame.f_code, last.get(frame, 0), frame.f_lineno))
             last[frame] = frame.f_lineno
         return trace
 
@@ -68,7 +68,7 @@ def _ways(reader: Reader, content: bytes) -> set[Way]:
         pass
     finally:
         sys.settrace(None)
-    return ways
+    return transitions
 
 
 def main() -> None:
@@ -81,12 +81,12 @@ def main() -> None:
         for directory in sorted(options.directory.iterdir()):
             (name,) = (name for name in known if directory.name in name)
             inputs = [file.read_bytes() for file in sorted(directory.iterdir())]
-            kept = fewest(known[name], inputs)
-            for number, content in enumerate(kept):
+            minimal = minimal_corpus(known[name], inputs)
+            for number, content in enumerate(minimal):
                 member = tarfile.TarInfo(f"{name}/{number}")
                 member.size = len(content)
                 out.addfile(member, io.BytesIO(content))
-            print(f"{name}: {len(kept)} of {len(inputs)} inputs, {sum(map(len, kept))} bytes")
+            print(f"{name}: {len(minimal)} of {len(inputs)} inputs, {sum(map(len, minimal))} bytes")
     print(f"{ARCHIVE.stat().st_size} bytes")
 
 

@@ -1,12 +1,11 @@
-"""Crash points: a job dies before and after every call to its store, and another driver goes on.
+"""Crash points: a job crashes before and after each call to its store, and another driver takes over.
 
-A driver's whole life is recorded: it claims the job, commits batches of operator and keyed state, merges segments, lets old checkpoints go, copies
-one to a savepoint, gives a batch up, is replaced, and sweeps. What the store holds around each call is kept. All
-that a process has besides is lost when it dies, so each of these is what one that is killed there leaves behind.
+A driver's whole run is recorded: it claims the job, commits batches of operator and keyed state, merges segments,
+releases old checkpoints, copies one to a savepoint, aborts a batch, is replaced, and sweeps. The content of the store
+around each call is recorded. A killed process leaves nothing else.
 
-Then every one of them is put back, and looked at by a driver that starts: it must go on from the last
-checkpoint that was completed or from the next, with all rows of that and no others, complete a batch, and after a
-sweep there must be nothing that no checkpoint leads to.
+Then each content is restored, and a driver starts: it must resume from the last completed checkpoint or from the
+next one, with exactly its rows, and complete a batch; after a sweep there must be no unreachable files.
 """
 
 import time
@@ -29,19 +28,19 @@ from holdfast.spark.query import CLEANER
 from holdfast.testing import ANY_CALL, Faults, faulty_file_system
 
 _RETAINED = 2
-_MOST_SWEEPS, _BETWEEN_SWEEPS_S = 30, 0.1
+_MAX_SWEEPS, _BETWEEN_SWEEPS_S = 30, 0.1
 _SUBTASKS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """What a store holds around a call.
+    """The content of a store around a call.
 
     Attributes:
-        number: Which call, counted from 1.
-        call: The call's name.
-        is_before: Whether the call was still to come.
-        completed: The newest checkpoint that the driver had been told of.
+        number: Number of the call, from 1.
+        call: Name of the call.
+        is_before: Whether this is the content before the call.
+        completed: The newest checkpoint that the driver had completed.
         files: The content of each file, by its path in the directory.
         directories: Paths in the directory.
     """
@@ -59,14 +58,14 @@ class CrashPoint:
 
 @dataclass(slots=True)
 class Crashes:
-    """What became of a job that died in each of these points.
+    """The outcome of a job that crashed at each of these points.
 
     Attributes:
-        calls: Number of calls in its life.
+        calls: Number of calls in its run.
         points: Number of crash points.
-        states: How many of them have left a store that none before has left.
-        restarts: After how many of these a driver has gone on.
-        failures: What was wrong after a restart, as texts.
+        states: Number of different contents of the store.
+        restarts: Number of restarts after them.
+        failures: Violations after a restart, as texts.
     """
 
     calls: int
@@ -79,17 +78,16 @@ class Crashes:
 def crash_everywhere(
     directory: str, *, every: int = 1, restart: Callable[[str, int], None] | None = None
 ) -> Crashes:
-    """Let a job die at each point of its life, in a directory of any store.
+    """Let a job crash at each point of its run, in a directory of any store.
 
     Args:
         directory: URI of an empty directory.
-        every: Take each so many-th call, where all would take too long.
-        restart: What looks at a store that was left, given the directory and the newest checkpoint that was
-            completed; it raises where something is wrong.
+        every: Take only every n-th call.
+        restart: Checks a directory, given the newest completed checkpoint; raises an error for violations.
     """
-    check = restart or go_on
+    check = restart or resume_job
     with faulty_file_system(directory) as faults:
-        points = _recorded(faults, every)
+        points = _record(faults, every)
         states: dict[object, CrashPoint] = {}
         for point in points:
             left = (tuple(sorted(point.files.items())), point.directories, point.completed)
@@ -97,33 +95,33 @@ def crash_everywhere(
         crashes = Crashes(len(faults.calls), len(points), len(states))
         faults.clear()
         for point in states.values():
-            _put_back(faults.inner_directory, point)
+            _restore(faults.inner_directory, point)
             crashes.restarts += 1
             try:
                 check(faults.directory, point.completed)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is wrong
+            except Exception as error:  # noqa: BLE001  # each error is a violation
                 crashes.failures.append(f"{point}: {type(error).__name__}: {error}")
         return crashes
 
 
-def go_on(directory: str, completed: int) -> None:
-    """What a driver does that starts after a crash, and what must be so.
+def resume_job(directory: str, completed: int) -> None:
+    """Run a driver after a crash, and check the job.
 
     Raises:
-        AssertionError: Something is not as it must be.
-        CheckpointError: The driver can't go on.
+        AssertionError: A violation.
+        CheckpointError: The driver can't resume.
     """
     driver = coordinator(directory, num_retained=_RETAINED)
     before = load_checkpoints(driver.job.access)
     latest = before[-1].checkpoint_id if before else 0
-    _expect(latest in (completed, completed + 1), f"goes on from {latest} behind {completed}")
-    run_batch(driver, latest, adds(latest), report=run_subtasks_with_lists)
+    _expect(latest in (completed, completed + 1), f"resumes from {latest} after {completed}")
+    run_batch(driver, latest, add_rows(latest), report=run_subtasks_with_lists)
     CLEANER.wait()
     _sweep_until_all_is_old(lambda: sweep(directory, "job", grace_s=0))
     _sweep_until_all_is_old(lambda: sweep_savepoints(f"{directory}/archive", "job", grace_s=0))
     kept = load_checkpoints(driver.job.access)
     ids = [checkpoint.checkpoint_id for checkpoint in kept]
-    _expect(ids == list(range(max(latest, 1), latest + 2)), f"keeps {ids} behind {latest}")
+    _expect(ids == list(range(max(latest, 1), latest + 2)), f"keeps {ids} after {latest}")
     savepoints = [
         entry.outcome
         for entry in find_checkpoints(f"{directory}/archive")
@@ -143,15 +141,15 @@ def go_on(directory: str, completed: int) -> None:
 
 
 def _sweep_until_all_is_old(sweep_once: Callable[[], SweepReport]) -> None:
-    """Sweep again where files are as old as the sweep itself: the clocks of some stores tick once a second."""
-    for _ in range(_MOST_SWEEPS):
+    """Sweep again while files are as old as the sweep itself: the clocks of some stores tick once a second."""
+    for _ in range(_MAX_SWEEPS):
         if not sweep_once().within_grace:
             return
         time.sleep(_BETWEEN_SWEEPS_S)
 
 
-def _recorded(faults: Faults, every: int) -> list[CrashPoint]:
-    """Run the life of a job; returns what its store held around each so many-th call."""
+def _record(faults: Faults, every: int) -> list[CrashPoint]:
+    """Run a job; returns the content of its store around every n-th call."""
     points: list[CrashPoint] = []
     known: dict[FileStatus, bytes] = {}
     completed = 0
@@ -165,52 +163,52 @@ def _recorded(faults: Faults, every: int) -> list[CrashPoint]:
                 faults.calls[-1],
                 is_before,
                 completed,
-                *_kept(faults.inner_directory, known),
+                *_read_all(faults.inner_directory, known),
             )
         )
 
-    def told(checkpoint_id: int) -> None:
+    def note_completed(checkpoint_id: int) -> None:
         nonlocal completed
         completed = checkpoint_id
 
     faults.before(ANY_CALL, lambda: keep(is_before=True), nth="every")
     faults.after(ANY_CALL, lambda: keep(is_before=False), nth="every")
-    live(faults.directory, told)
+    run_job(faults.directory, note_completed)
     return points
 
 
-def live(directory: str, told: Callable[[int], object]) -> None:
-    """The life of a job.
+def run_job(directory: str, note_completed: Callable[[int], object]) -> None:
+    """Run a job to its end.
 
     Args:
         directory: URI of an empty directory.
-        told: Called with each checkpoint that its driver was told to be completed.
+        note_completed: Called with each checkpoint that its driver has completed.
     """
     driver = coordinator(directory, num_retained=_RETAINED)
     for batch_id in range(8):
         if batch_id == 5:
             driver = coordinator(directory, num_retained=_RETAINED)
         if batch_id == 6:
-            given_up = begin_checkpoint(driver, batch_id)
-            run_subtasks_with_lists(given_up, adds(batch_id))
-            driver.abort(given_up)
-        change = merges(batch_id) if batch_id == 3 else adds(batch_id)
+            aborted = begin_checkpoint(driver, batch_id)
+            run_subtasks_with_lists(aborted, add_rows(batch_id))
+            driver.abort(aborted)
+        change = merge_rows(batch_id) if batch_id == 3 else add_rows(batch_id)
         pending = begin_checkpoint(driver, batch_id)
         driver.complete(pending, run_subtasks_with_lists(pending, change), progress(batch_id))
-        told(batch_id + 1)
+        note_completed(batch_id + 1)
         CLEANER.wait()
         if batch_id == 4:
             copy_checkpoint(load_checkpoints(driver.job.access)[-1], f"{directory}/archive")
     sweep(directory, "job", grace_s=0)
 
 
-def adds(batch_id: int) -> Callable[[int, Backend], object]:
-    """A batch that puts a row of its own into a segment of each subtask."""
+def add_rows(batch_id: int) -> Callable[[int, Backend], object]:
+    """Return a batch that adds a row in a new segment to each subtask."""
     return lambda subtask, backend: backend.add(b"batch %d of %d;" % (batch_id, subtask))
 
 
-def merges(batch_id: int) -> Callable[[int, Backend], object]:
-    """The same, and a single segment is made of all."""
+def merge_rows(batch_id: int) -> Callable[[int, Backend], object]:
+    """Return a batch that adds a row, and merges all segments of each subtask."""
 
     def merge(subtask: int, backend: Backend) -> None:
         merged = b"".join(backend.segments.values())
@@ -221,7 +219,7 @@ def merges(batch_id: int) -> Callable[[int, Backend], object]:
 
 
 def _expect_rows(metadata: CheckpointMetadata) -> None:
-    """Every subtask has the rows of all batches up to the checkpoint, each once, and no others."""
+    """Check that each subtask has exactly the rows of all batches up to the checkpoint."""
     number = metadata.checkpoint_id
     (operator,) = metadata.operators.values()
     subtasks: Sequence[dict[str, bytes]] = contents(list(operator.subtasks.values()))
@@ -239,17 +237,17 @@ def _expect_rows(metadata: CheckpointMetadata) -> None:
 
 
 def _expect(holds: object, otherwise: str) -> None:
-    """Checks that stay when Python leaves assertions out."""
+    """Raise an `AssertionError`, also if Python runs without assertions."""
     if not holds:
         raise AssertionError(otherwise)
 
 
-def _kept(
+def _read_all(
     directory: str, known: dict[FileStatus, bytes]
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """All files and directories; looked for anew if another thread of the driver has deleted one meanwhile.
+    """Read all files and directories; starts again if another thread of the driver deletes one.
 
-    Files are never written twice, so what is known of one is not read again.
+    Files are written only once, so known ones are not read again.
     """
     while True:
         try:
@@ -280,7 +278,7 @@ def _read(uri: str) -> bytes:
         return stream.read()
 
 
-def _put_back(directory: str, point: CrashPoint) -> None:
+def _restore(directory: str, point: CrashPoint) -> None:
     store = file_system_for(directory)
     store.delete_tree(directory)
     for path in (

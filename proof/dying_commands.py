@@ -1,7 +1,7 @@
-"""Crash points of what is done to a job from outside: savepoints, restores, roll backs, imports of Flink's savepoints.
+"""Crash points of commands on a job: savepoints, restores, rollbacks, imports of Flink's savepoints.
 
-Each dies before each call to the store, by an exception that no handler catches and with no call behind it, which is also
-right after the call before. What it leaves must be nothing that is taken for whole, and be finished by a repetition.
+Each crashes before each call to the store, by an exception that no handler catches and without later calls; this is also
+right after the previous call. It must leave nothing that is considered complete, and a repetition must complete it.
 """
 
 import tempfile
@@ -22,14 +22,14 @@ from holdfast.testing import Faults, faulty_file_system
 
 
 def die_everywhere(directory: str, *, every: int = 1) -> tuple[int, list[str]]:
-    """Let each command die at each so many-th of its calls.
+    """Let each command crash at every n-th call.
 
     Args:
         directory: URI of an empty directory of any store.
-        every: Take each so many-th call, where all would take too long.
+        every: The interval of calls.
 
     Returns:
-        How many died, and what was wrong behind them.
+        The number of crashes, and violations after them.
     """
     died = 0
     failures = []
@@ -39,16 +39,16 @@ def die_everywhere(directory: str, *, every: int = 1) -> tuple[int, list[str]]:
             "savepoint": check_savepoints,
             "restore": check_restores,
             "roll back": check_rollbacks,
-            "import": partial(_imported, savepoint),
+            "import": partial(_import, savepoint),
         }
         for command, check in commands.items():
             with faulty_file_system(f"{directory}/{command.replace(' ', '-')}") as faults:
                 try:
                     died += check(faults, every)
-                except Exception as error:  # noqa: BLE001  # whatever it is, it is wrong
+                except Exception as error:  # noqa: BLE001  # each error is a violation
                     failures.append(f"{command}: {type(error).__name__}: {error}")
     return died, failures
 
 
-def _imported(savepoint: flink.FlinkSavepoint, faults: Faults, every: int) -> int:
+def _import(savepoint: flink.FlinkSavepoint, faults: Faults, every: int) -> int:
     return check_imports(faults, savepoint, every)

@@ -1,7 +1,7 @@
-"""A query that runs for many batches, and notes what it takes: `python -m proof.endless_job DIR BATCHES NOTES`.
+"""A query that runs for many batches, and records its resources: `python -m proof.endless_job DIR BATCHES NOTES`.
 
-A line of JSON for each batch says how long after the one before its sink was reached; every so many batches one
-says what all processes and directories of the query have grown to.
+Each batch adds a line of JSON with the time since the previous one; every `LOOKS_EVERY` batches it has the sizes of
+all processes and directories of the query.
 """
 
 import gc
@@ -21,13 +21,13 @@ from jobs.session import jvm_classes, jvm_of
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import stateful
-from proof.kinds import BATCH_ROWS, ROWS, ByKeyWithList, Sizes
+from proof.kinds import BATCH_ROWS, ROWS, ListKeyedTotals, Sizes
 
 SIZES = Sizes(keys=2_000, rounds=6)
 UID = "endless"
 JOB = "job"
 OPERATORS = dict.fromkeys(("totals", "last", "recent", "places", "sample"), UID)
-"""Which operator has which state."""
+"""The operator of each state."""
 
 LOOKS_EVERY = 25
 _SETTINGS = {
@@ -35,7 +35,7 @@ _SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.holdfast.job.id": JOB,
     "spark.holdfast.checkpoint.num-retained": "3",
-    # What Spark remembers for its web pages and of past progress, which by default grows for a thousand batches.
+    # Spark's memory of its web pages and of past progress, which by default grows for a thousand batches.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "200",
@@ -45,7 +45,7 @@ _SETTINGS = {
 
 
 def main(directory: Path, batches: int, notes: Path) -> None:
-    """Run the query for so many batches."""
+    """Run the query for a number of batches."""
     scratch = directory / "scratch"
     settings = _SETTINGS | {"spark.holdfast.checkpoint.dir": f"file://{directory}/checkpoints"}
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
@@ -67,7 +67,7 @@ def main(directory: Path, batches: int, notes: Path) -> None:
             .load()
             .selectExpr("value", f"{SIZES.key_in_sql} as key")
         )
-        function = ByKeyWithList(SIZES)
+        function = ListKeyedTotals(SIZES)
         operator = stateful(function, sink=sink, uid=UID, parallelism=2, key="key", schema=ROWS)
         query = (
             rows.writeStream.foreachBatch(operator)
@@ -84,12 +84,12 @@ def main(directory: Path, batches: int, notes: Path) -> None:
 
 
 class _Look:
-    """Looks at the query from its sink, where no task runs and nothing is written.
+    """Measures the query in its sink, where no task runs and nothing is written.
 
     Args:
         spark: The session.
         directory: The job's directory.
-        file: Where the notes go.
+        file: File for the notes.
     """
 
     def __init__(self, spark: SparkSession, directory: Path, file: IO[str]) -> None:
@@ -99,7 +99,7 @@ class _Look:
         self._before = (time.monotonic(), _cpu_s())
 
     def note(self, batch_id: int) -> None:
-        """Note what this batch has cost, and now and then all else."""
+        """Record the cost of a batch, and sometimes all sizes."""
         now = time.monotonic(), _cpu_s()
         took = [
             round(1000 * (after - before), 1)
@@ -130,7 +130,7 @@ class _Look:
 
 
 def _memory(name: str, pids: list[int]) -> dict[str, int]:
-    """What some processes take, together; USS is what is theirs alone, PSS has their part of what they share."""
+    """Return the total resources of processes; USS is private memory, PSS includes a share of shared memory."""
     sizes = {"processes": 0, "rss": 0, "uss": 0, "pss": 0, "descriptors": 0, "threads": 0}
     for pid in pids:
         try:
@@ -148,7 +148,7 @@ def _memory(name: str, pids: list[int]) -> dict[str, int]:
 
 
 def _lengths(directory: Path) -> Iterator[int]:
-    """The length of each file, but for those that Spark and cleaners delete meanwhile."""
+    """Yield the length of each file, except those that Spark and cleaners delete concurrently."""
     for parent, _, names in os.walk(directory):
         for name in names:
             with suppress(FileNotFoundError):
@@ -156,7 +156,7 @@ def _lengths(directory: Path) -> Iterator[int]:
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and all that it has started."""
+    """Return the CPU time of this process and its descendants."""
     used_s = 0.0
     this = psutil.Process()
     for process in (this, *this.children(recursive=True)):

@@ -1,9 +1,9 @@
-"""Endurance: thousands of batches, after which everything is as large and as quick as after the first hundreds.
+"""Endurance: sizes and times after thousands of batches are those after the first hundreds.
 
-    python -m proof.endurance DIR                       run them, look at what they noted, and draw it
-    python -m proof.endurance DIR --picture FILE.svg    where `DIR/notes` is there already: look at it, and draw it
+    python -m proof.endurance DIR                       run the batches, check their notes, and draw them
+    python -m proof.endurance DIR --picture FILE.svg    check existing notes in `DIR/notes`, and draw them
 
-The notes are written as the batches come, so that a run that is cut off shows what it did.
+Notes are written after each batch, so an interrupted run has notes too.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NOTES = "notes"
 _ROOT = Path(__file__).parents[1]
 PICTURE = _ROOT / "docs" / "images" / "endurance.svg"
 _HUNDRED = 100
-_FEWEST = 1_000
+_MIN_BATCHES = 1_000
 _MIB = 1 << 20
 
 Note = dict[str, Any]
@@ -35,13 +35,13 @@ Note = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What must not grow.
+    """A measure that must not grow.
 
     Attributes:
         name: The name in the notes.
-        of: What of several notes counts.
-        factor: By how much of itself it may be larger at the end than after the first fifth of the run.
-        more: By how much more.
+        of: Combines the values of several notes.
+        factor: Maximum relative growth from the second fifth of the run to the last.
+        more: Additional absolute growth.
     """
 
     name: str
@@ -55,7 +55,7 @@ def _memory(name: str) -> Measure:
 
 
 def _count(name: str) -> Measure:
-    # The most of a time: what Spark deletes after its garbage collection, and what merges put together, goes up and down.
+    # The maximum, because garbage collections and merges let these go up and down.
     return Measure(name, max, 0.25, 5)
 
 
@@ -64,22 +64,22 @@ MEASURES = (
     *map(_count, ("driver descriptors", "jvm descriptors", "workers descriptors")),
     *map(_count, ("driver threads", "workers threads", "workers processes")),
     *map(_count, ("checkpoints files", "spark files")),
-    # Spark's shuffle files are among them, which it deletes some time after its garbage collection.
+    # They include Spark's shuffle files, which it deletes some time after its garbage collection.
     Measure("scratch files", max, 0.25, 100),
     Measure("checkpoints bytes", max, 0.25, 0),
     Measure("metadata bytes", max, 0.25, 0),
     Measure("cpu_ms", statistics.median, 0.25, 0),
 )
-"""Everything that must be flat. The JVM takes more and more of its heap for garbage, until it has all that is set; what is
-alive in it counts. JVM's threads are those of its pools, whose number goes with the load of the machine."""
+"""All measures. The JVM fills its heap with garbage up to its limit, so only live objects count. The threads of the JVM's
+pools are left out, because their number depends on the load of the machine."""
 
 
 def endure(directory: Path, batches: int = BATCHES) -> list[str]:
-    """Run so many batches; says what is wrong behind them.
+    """Run a number of batches; returns violations after them.
 
     Args:
         directory: An empty directory.
-        batches: How many.
+        batches: Number of batches.
     """
     command = [sys.executable, "-m", "proof.endless_job", str(directory), str(batches)]
     command.append(str(directory / NOTES))
@@ -89,14 +89,14 @@ def endure(directory: Path, batches: int = BATCHES) -> list[str]:
         )
     problems = []
     if ran.returncode:
-        said = (directory / "log").read_text(errors="replace")[-1000:]
-        problems.append(f"the query ended with status {ran.returncode}: {said}")
-    return problems + looked_at(directory)
+        tail = (directory / "log").read_text(errors="replace")[-1000:]
+        problems.append(f"the query ended with status {ran.returncode}: {tail}")
+    return problems + check_run(directory)
 
 
-def looked_at(directory: Path) -> list[str]:
-    """What is wrong with a run, by what it noted and by what is in its last checkpoint."""
-    problems = grown(read_notes(directory / NOTES))
+def check_run(directory: Path) -> list[str]:
+    """Return violations in the notes of a run and in its last checkpoint."""
+    problems = find_growth(read_notes(directory / NOTES))
     latest = latest_checkpoint(f"file://{directory}/checkpoints")
     if latest is None:
         return [*problems, "no checkpoint is left"]
@@ -105,14 +105,14 @@ def looked_at(directory: Path) -> list[str]:
 
 
 def read_notes(file: Path) -> list[Note]:
-    """The notes of a run, which may still go on."""
+    """Read the notes of a run, which may be in progress."""
     lines = file.read_text().splitlines()
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def grown(notes: list[Note]) -> list[str]:
-    """What is larger at the end than it was after the first fifth."""
-    if len(notes) < _FEWEST:
+def find_growth(notes: list[Note]) -> list[str]:
+    """Return the measures that are larger in the last fifth than in the second."""
+    if len(notes) < _MIN_BATCHES:
         return [f"{len(notes)} batches are too few to see what grows"]
     fifth = len(notes) // 5
     early, late = notes[fifth : 2 * fifth], notes[-fifth:]
@@ -128,9 +128,9 @@ def grown(notes: list[Note]) -> list[str]:
 
 
 def summary(notes: list[Note]) -> str:
-    """Figures of the second hundred of batches, and of the last."""
+    """Return figures of the second hundred of batches, and of the last."""
     parts = (notes[_HUNDRED : 2 * _HUNDRED], notes[-_HUNDRED:])
-    said = [f"{len(notes):,} batches, batches 101 to 200 against the last hundred"]
+    figures = [f"{len(notes):,} batches, batches 101 to 200 against the last hundred"]
     for name, unit, size in (
         ("period_ms", "ms", 1),
         ("cpu_ms", "ms", 1),
@@ -145,12 +145,12 @@ def summary(notes: list[Note]) -> str:
         medians = [
             statistics.median(note[name] for note in part if name in note) / size for part in parts
         ]
-        said.append(f"{name} {medians[0]:,.0f} and {medians[1]:,.0f} {unit}".strip())
-    return "; ".join(said)
+        figures.append(f"{name} {medians[0]:,.0f} and {medians[1]:,.0f} {unit}".strip())
+    return "; ".join(figures)
 
 
 def draw_run(path: Path, notes: list[Note]) -> None:
-    """Draw what a run has noted."""
+    """Draw the notes of a run."""
 
     def sizes(name: str, unit: float) -> list[tuple[float, float]]:
         return [(note["batch"] + 1, note[name] / unit) for note in notes if name in note]
@@ -170,7 +170,7 @@ def draw_run(path: Path, notes: list[Note]) -> None:
         f"{len(notes):,} batches, one after the other",
         [
             Panel(
-                "Memory of the processes' own, MiB",
+                "Private memory of processes, MiB",
                 [
                     Curve("JVM, at most 512 of heap", sizes("jvm uss", _MIB)),
                     Curve("JVM's heap after a collection", sizes("jvm heap", _MIB)),
@@ -199,7 +199,7 @@ def draw_run(path: Path, notes: list[Note]) -> None:
 
 
 def main() -> int:
-    """Run it or look at a run; the status is 1 if something has grown."""
+    """Run the batches or check a run; returns 1 if something has grown."""
     parser = argparse.ArgumentParser(
         prog="python -m proof.endurance",
         description=__doc__,
@@ -211,13 +211,13 @@ def main() -> int:
     options = parser.parse_args()
     is_there = (options.directory / NOTES).exists()
     problems = (
-        looked_at(options.directory) if is_there else endure(options.directory, options.batches)
+        check_run(options.directory) if is_there else endure(options.directory, options.batches)
     )
     notes = read_notes(options.directory / NOTES)
     if options.picture:
         draw_run(options.picture, notes)
     print(summary(notes))
-    print("\n".join(problems) or "nothing has grown, and the states are what they must be")
+    print("\n".join(problems) or "nothing has grown, and the states are the expected ones")
     return 1 if problems else 0
 
 

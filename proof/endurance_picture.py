@@ -1,4 +1,4 @@
-"""A picture for the page: curves over batches, in several panels, each from zero up."""
+"""A picture for the page: curves over batches, in several panels with axes from zero."""
 
 import math
 from dataclasses import dataclass
@@ -43,10 +43,10 @@ def draw(path: Path, title: str, panels: list[Panel]) -> None:
         f'<rect width="{_WHOLE}" height="{height}" rx="10" fill="#f4f8f7"/>',
         f'<text class="h" x="{_LEFT}" y="30">{escape(title)}</text>',
     ]
-    said = []
+    descriptions = []
     for number, panel in enumerate(panels):
         lines += _panel(panel, _TOP + _STEP * number, last)
-        said += [
+        descriptions += [
             f"{panel.title}, {curve.name}: {curve.points[0][1]:.0f} at first, {curve.points[-1][1]:.0f} at last"
             for curve in panel.curves
         ]
@@ -54,7 +54,7 @@ def draw(path: Path, title: str, panels: list[Panel]) -> None:
     path.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WHOLE} {height}" role="img" '
         f'aria-labelledby="t d">\n  <title id="t">{escape(title)}</title>\n'
-        f'  <desc id="d">{escape("; ".join(said))}.</desc>\n  <style>{_STYLE}  </style>\n{body}\n</svg>\n'
+        f'  <desc id="d">{escape("; ".join(descriptions))}.</desc>\n  <style>{_STYLE}  </style>\n{body}\n</svg>\n'
     )
 
 
@@ -91,6 +91,6 @@ def _panel(panel: Panel, top: int, last: float) -> list[str]:
 
 
 def _round_above(value: float) -> float:
-    """A round number above a value, of which a quarter is round too."""
+    """Return a round number above a value; a quarter of it is round too."""
     size = 10.0 ** math.floor(math.log10(value))
     return next(size * part for part in (1, 2, 4, 6, 8, 10, 12) if size * part >= value)

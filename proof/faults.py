@@ -1,8 +1,8 @@
-"""Every fault: each call of a driver to its store goes wrong in each way that there is, and another driver goes on.
+"""All faults: each call of a driver to its store fails in each possible way, and another driver takes over.
 
-The driver has the state of three batches, and then starts, merges, commits, lets old checkpoints go, and sweeps. It may
-fail, with an error of Holdfast; what it was told to be completed must be there. Then a driver starts that nothing
-happens to, and everything must be as after a crash: see `crash_points.go_on`.
+The driver has the state of three batches, and then starts, merges, commits, releases old checkpoints, and sweeps. It may
+fail with an error of Holdfast; the checkpoints that it has completed must exist. Then a driver starts without faults,
+and everything must be as after a crash: see `crash_points.resume_job`.
 """
 
 from collections.abc import Callable
@@ -25,30 +25,30 @@ from holdfast.locations.adapters import RetryPolicy, file_system_for
 from holdfast.locations.coordination import CheckpointsCleaner, load_checkpoints
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults, ManualClock, faulty_file_system
-from proof.crash_points import adds, go_on, merges
+from proof.crash_points import add_rows, merge_rows, resume_job
 
 _BATCHES = 3
 _RETAINED = 2
 _NO_RETRIES = RetryPolicy(deadline_s=0)
 _OF_STREAMS = frozenset({"write", "sync", "commit"})
-"""Calls that nobody repeats by themselves: their task fails, and Spark repeats that."""
+"""Calls that are not retried: their task fails, and Spark repeats it."""
 
 _AT_ONCE = RetryPolicy(first_wait_s=0.0001, max_wait_s=0.001)
 
 Plan = Callable[[Faults, int, list[int]], object]
-"""Makes something go wrong at a call, given by its number; notes what other drivers were told meanwhile."""
+"""Plans a fault of a call, given by its number; adds the checkpoints that other drivers complete concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A way in which a call goes wrong.
+    """A way in which a call fails.
 
     Attributes:
-        plan: Makes it so.
-        retries: When the driver's calls are given up.
-        is_hidden: Whether the driver must not notice, unless it is a stream of a task that fails.
-        may_corrupt: Whether bytes can be gone that nobody has but the store: then an error must say so.
-        clock: The driver's.
+        plan: Plans the fault.
+        retries: Retries of the driver's calls.
+        is_hidden: Whether the driver must not notice it, except in streams of tasks.
+        may_corrupt: Whether bytes can be lost; then an error must report it.
+        clock: The driver's clock.
     """
 
     plan: Plan
@@ -70,47 +70,47 @@ def _burst(faults: Faults, number: int, _: list[int]) -> None:
         faults.before(ANY_CALL, StorageUnavailableError("503, as planned"), number + offset)
 
 
-def _throttled(faults: Faults, number: int, _: list[int]) -> None:
-    """Every second call from then on is refused; the driver's own repetition is the next."""
+def _throttle(faults: Faults, number: int, _: list[int]) -> None:
+    """Refuse every second call from then on; the driver's retry is the next one."""
     for offset in range(0, 400, 2):
         faults.before(ANY_CALL, StorageUnavailableError("slow down, as planned"), number + offset)
 
 
 def _full(faults: Faults, number: int, _: list[int]) -> None:
-    """There is room again when the next driver comes."""
+    """Fill the store until the next driver starts."""
     faults.before(ANY_CALL, lambda: faults.run_out_of_space(0), number)
 
 
 def _no_more(faults: Faults, number: int, _: list[int]) -> None:
-    """It lasts: whatever the driver does to clean up fails too."""
+    """Fail permanently: the driver's cleanup fails too."""
     for offset in range(400):
         faults.before(ANY_CALL, StorageUnavailableError("gone, as planned"), number + offset)
 
 
-def _truncated(faults: Faults, number: int, _: list[int]) -> None:
-    """The call is of a kind that has bytes, or nothing happens."""
+def _truncate(faults: Faults, number: int, _: list[int]) -> None:
+    """Truncate the data of the call, if it has any."""
     for call in ("write", "commit", "publish", "open"):
         faults.truncate(call, 7, number)
 
 
-def _overtaken(*, is_done: bool) -> Plan:
-    """The call takes so long that another driver starts, and lets all checkpoints go that it has found, before it ends."""
+def _overtake(*, is_done: bool) -> Plan:
+    """Delay the call until another driver has started and released all existing checkpoints."""
 
     def plan(faults: Faults, number: int, completed: list[int]) -> None:
-        def go_on_meanwhile() -> None:
+        def take_over() -> None:
             cleaner = CheckpointsCleaner()
             cleaner.close()  # it deletes at once
             driver = coordinator(faults.directory, num_retained=_RETAINED, cleaner=cleaner)
             stored = load_checkpoints(driver.job.access)[-1].checkpoint_id
             for batch_id in range(stored, stored + _RETAINED + 1):
-                _complete(driver, batch_id, adds(batch_id), completed)
+                _complete(driver, batch_id, add_rows(batch_id), completed)
 
-        (faults.after if is_done else faults.before)(ANY_CALL, go_on_meanwhile, number)
+        (faults.after if is_done else faults.before)(ANY_CALL, take_over, number)
 
     return plan
 
 
-def _clock_that_is_off(hours: float) -> ManualClock:
+def _shifted_clock(hours: float) -> ManualClock:
     clock = ManualClock(tick_ms=1)
     clock.advance(3600 * hours)
     return clock
@@ -121,43 +121,43 @@ FAULTS = {
     "has its effect, and fails": Fault(
         _raises(StorageUnavailableError("as planned"), is_done=True)
     ),
-    "does not say whether it had an effect, and had none": Fault(
-        _raises(OutcomeUnknownError("as planned"))
-    ),
-    "does not say whether it had an effect, and had it": Fault(
+    "has an unknown outcome, and had no effect": Fault(_raises(OutcomeUnknownError("as planned"))),
+    "has an unknown outcome, and had its effect": Fault(
         _raises(OutcomeUnknownError("as planned"), is_done=True)
     ),
     "loses the permission": Fault(_raises(InvalidRequestError("access denied, as planned"))),
     "finds the disk full": Fault(_full),
     "finds the disk full, once": Fault(_raises(StorageFullError("no room, as planned"))),
-    "loses what is behind the first bytes": Fault(_truncated, may_corrupt=True),
+    "loses all but the first bytes": Fault(_truncate, may_corrupt=True),
     "fails three times": Fault(_burst, retries=_AT_ONCE, is_hidden=True),
-    "is throttled from then on": Fault(_throttled, retries=_AT_ONCE),
+    "is throttled from then on": Fault(_throttle, retries=_AT_ONCE),
     "has its effect, loses its answer, and is repeated": Fault(
         _raises(OutcomeUnknownError("as planned"), is_done=True), retries=_AT_ONCE
     ),
-    "is slower than another driver, which has taken over the job": Fault(_overtaken(is_done=False)),
-    "has its effect, and answers when another driver has gone on": Fault(_overtaken(is_done=True)),
-    "is the last that the store answers": Fault(_no_more),
-    "fails where clocks go an hour ahead": Fault(
-        _raises(StorageUnavailableError("as planned")), clock=_clock_that_is_off(1)
+    "is slower than another driver, which has taken over the job": Fault(_overtake(is_done=False)),
+    "has its effect, and answers after another driver has taken over the job": Fault(
+        _overtake(is_done=True)
     ),
-    "fails where clocks go an hour behind": Fault(
-        _raises(StorageUnavailableError("as planned"), is_done=True), clock=_clock_that_is_off(-1)
+    "is the last call before the store is gone": Fault(_no_more),
+    "fails while the clock is an hour ahead": Fault(
+        _raises(StorageUnavailableError("as planned")), clock=_shifted_clock(1)
+    ),
+    "fails while the clock is an hour late": Fault(
+        _raises(StorageUnavailableError("as planned"), is_done=True), clock=_shifted_clock(-1)
     ),
 }
-"""Every way in which a call can go wrong, by what it does."""
+"""All ways in which a call can fail, by their description."""
 
 
 @dataclass(slots=True)
-class Faulted:
-    """What became of a job whose calls went wrong.
+class FaultOutcome:
+    """The outcome of a job with faults.
 
     Attributes:
-        calls: Number of calls that a driver makes.
-        count: How many of them went wrong, in all the ways together.
-        failures: What was wrong behind them, as texts.
-        noticed: How often the driver failed.
+        calls: Number of calls of a driver.
+        count: Number of faults of all kinds.
+        failures: Violations after them, as texts.
+        noticed: Number of failures of the driver.
     """
 
     calls: int = 0
@@ -168,31 +168,31 @@ class Faulted:
 
 def every_fault(
     directory: str, *, every: int = 1, names: tuple[str, ...] = tuple(FAULTS)
-) -> Faulted:
-    """Let each call go wrong in each of the ways.
+) -> FaultOutcome:
+    """Let each call fail in each way.
 
     Args:
         directory: URI of an empty directory of any store.
-        every: Take each so many-th call, each time others, where all would take too long.
-        names: The ways, keys of `FAULTS`.
+        every: Take only every n-th call, different ones for each fault.
+        names: The faults, keys of `FAULTS`.
     """
-    faulted = Faulted(_calls(f"{directory}/calls"))
+    faulted = FaultOutcome(_calls(f"{directory}/calls"))
     for way, name in enumerate(names):
         for number in range(1 + way % every, faulted.calls + 1, every):
             faulted.count += 1
             try:
                 faulted.noticed += _fails(f"{directory}/{way}-{number}", FAULTS[name], number)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is wrong
-                told = f"call {number} {name}: {type(error).__name__}: {error}"
-                faulted.failures.append(told)
+            except Exception as error:  # noqa: BLE001  # each error is a violation
+                failure = f"call {number} {name}: {type(error).__name__}: {error}"
+                faulted.failures.append(failure)
     return faulted
 
 
 def _calls(directory: str) -> int:
-    """How many calls the driver makes to which nothing happens."""
+    """Return the number of calls of a driver without faults."""
     with faulty_file_system(directory) as faults:
         _prepare(faults)
-        _live(faults.directory, SYSTEM_CLOCK, [])
+        _run_job(faults.directory, SYSTEM_CLOCK, [])
         return len(faults.calls) - faults.calls.count("abort")
 
 
@@ -204,14 +204,14 @@ def _fails(directory: str, fault: Fault, number: int) -> bool:
         _prepare(faults)
         fault.plan(faults, number, completed)
         try:
-            _live(faults.directory, fault.clock, completed)
+            _run_job(faults.directory, fault.clock, completed)
         except CheckpointError as error:
             failed = error
         CLEANER.wait()
         calls = [call for call in faults.calls if call != "abort"][number - 1 : number + 2]
         faults.clear()
         try:
-            go_on(faults.directory, max(completed))
+            resume_job(faults.directory, max(completed))
             if len(set(completed)) < len(completed):
                 raise AssertionError(f"two drivers completed one checkpoint: {completed}")
         except CheckpointCorruptedError:
@@ -219,16 +219,16 @@ def _fails(directory: str, fault: Fault, number: int) -> bool:
                 raise
     file_system_for(directory).delete_tree(directory)
     if fault.is_hidden and failed is not None and not _OF_STREAMS.intersection(calls):
-        raise AssertionError(f"driver was told of what is to be repeated: {failed}")
+        raise AssertionError(f"driver has noticed a fault that retries hide: {failed}")
     return failed is not None
 
 
 def _prepare(faults: Faults) -> None:
-    """A job of a few batches, whose driver is gone."""
+    """Write a job of a few batches, whose driver has ended."""
     file_system_for(faults.directory).prepare_directory(faults.directory)
     driver = coordinator(faults.directory, num_retained=_RETAINED)
     for batch_id in range(_BATCHES):
-        run_batch(driver, batch_id, adds(batch_id), report=run_subtasks_with_lists)
+        run_batch(driver, batch_id, add_rows(batch_id), report=run_subtasks_with_lists)
     CLEANER.wait()
     faults.calls.clear()
 
@@ -240,10 +240,13 @@ def _complete(
         completed.append(batch_id + 1)
 
 
-def _live(directory: str, clock: Clock, completed: list[int]) -> None:
-    """What the driver does; it notes each checkpoint that it was told to be completed."""
+def _run_job(directory: str, clock: Clock, completed: list[int]) -> None:
+    """Run the driver; adds each checkpoint that it has completed."""
     driver = coordinator(directory, num_retained=_RETAINED, clock=clock)
-    for batch_id, change in ((_BATCHES, merges(_BATCHES)), (_BATCHES + 1, adds(_BATCHES + 1))):
+    for batch_id, change in (
+        (_BATCHES, merge_rows(_BATCHES)),
+        (_BATCHES + 1, add_rows(_BATCHES + 1)),
+    ):
         _complete(driver, batch_id, change, completed)
         CLEANER.wait()
     sweep(directory, "job", grace_s=0)

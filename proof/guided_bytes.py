@@ -1,9 +1,9 @@
-"""Bad bytes that are led by coverage: what reaches a new line of a reader is changed further.
+"""Bad bytes guided by coverage: inputs that reach a new line of a reader are changed further.
 
     make fuzz READER=segments SECONDS_EACH=600
 
-`bad_bytes` changes what is whole; this goes on from what it has come to. What breaks a reader ends the process with its
-error and the file of the input.
+`bad_bytes` changes valid inputs; this also changes earlier results. An input that breaks a reader ends the process with
+its error and the file of the input.
 """
 
 import argparse
@@ -18,18 +18,18 @@ with atheris.instrument_imports(include=["holdfast"]):
 
 from holdfast.errors import CheckpointError
 
-_LONGEST_S, _MOST_MIB = 20, 2048
-_MOST_BYTES = 1 << 16
+_LONGEST_S, _MAX_MIB = 20, 2048
+_MAX_BYTES = 1 << 16
 
 
 def main() -> None:
-    """Try one reader; ends the process."""
+    """Fuzz one reader; ends the process."""
     parser = argparse.ArgumentParser(prog="python -m proof.guided_bytes")
     parser.add_argument("reader", help="a part of its name")
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--corpus", type=Path, help="directory of inputs to go on from, and to add to"
+        "--corpus", type=Path, help="directory of inputs to start from, and to extend"
     )
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="holdfast-bytes-"))
@@ -41,7 +41,7 @@ def main() -> None:
 
     def try_input(content: bytes) -> None:
         try:
-            # With old checksums nothing behind them would be reached.
+            # With old checksums the reader would refuse all inputs early.
             reader.read(reader.seal(content))
         except CheckpointError:
             return
@@ -53,8 +53,8 @@ def main() -> None:
             f"-max_total_time={options.seconds}",
             f"-seed={options.seed}",
             f"-timeout={_LONGEST_S}",
-            f"-rss_limit_mb={_MOST_MIB}",
-            f"-max_len={_MOST_BYTES}",
+            f"-rss_limit_mb={_MAX_MIB}",
+            f"-max_len={_MAX_BYTES}",
             f"-artifact_prefix={scratch}/",
             "-print_final_stats=1",
         ],

@@ -1,7 +1,7 @@
-"""A sample of the crash points with real processes: one lives the life of a job and kills itself around a call.
+"""A sample of the crash points with real processes: one runs a job, and kills itself around a call.
 
-What `crash_points` puts back is what the store held. Here the process is gone with its open files, its threads and
-what the operating system knew of it.
+`crash_points` restores the content of the store. Here the process ends with its open files, its threads and its
+state in the operating system.
 """
 
 import multiprocessing
@@ -12,20 +12,20 @@ from pathlib import Path
 
 from holdfast.locations.adapters import file_system_for
 from holdfast.testing import ANY_CALL, faulty_file_system
-from proof.crash_points import Crashes, go_on, live
+from proof.crash_points import Crashes, resume_job, run_job
 
-_TOLD, _PROBLEM = "told", "problem"
+_COMPLETED, _PROBLEM = "completed", "problem"
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-"""A process that has imported all this, and started no thread, is copied."""
+"""Forks a process that has imported these modules, and has no threads."""
 
 
 def kill_everywhere(directory: Path, *, every: int) -> Crashes:
-    """Let a process kill itself before and after each so many-th of its calls, and a driver go on each time.
+    """Let a process kill itself before and after every n-th call, and resume the job each time.
 
     Args:
         directory: An empty directory on a local disk.
-        every: Take each so many-th call.
+        every: The interval of calls.
     """
     _PROCESSES.set_forkserver_preload([__name__])
     calls = _calls(directory / "calls")
@@ -37,16 +37,18 @@ def kill_everywhere(directory: Path, *, every: int) -> Crashes:
         home = directory / f"{number}-{is_before}"
         home.mkdir(parents=True)
         crashes.restarts += 1
-        problem = _ended(_live_and_die, home, number, is_before, status=-signal.SIGKILL)
-        problem = problem or _ended(_go_on, home)
+        problem = _run_in_process(_run_and_die, home, number, is_before, status=-signal.SIGKILL)
+        problem = problem or _run_in_process(_resume, home)
         if problem:
             when = "before" if is_before else "after"
             crashes.failures.append(f"{when} call {number}: {problem}")
     return crashes
 
 
-def _ended(run: Callable[..., None], home: Path, *arguments: object, status: int = 0) -> str:
-    """Let another process run this; what was wrong, or empty."""
+def _run_in_process(
+    run: Callable[..., None], home: Path, *arguments: object, status: int = 0
+) -> str:
+    """Run a function in another process; returns a violation, or an empty string."""
     process = _PROCESSES.Process(target=run, args=(home, *arguments))
     process.start()
     process.join()
@@ -56,13 +58,13 @@ def _ended(run: Callable[..., None], home: Path, *arguments: object, status: int
     return "" if process.exitcode == status else f"process has ended with {process.exitcode}"
 
 
-def _go_on(home: Path) -> None:
-    told = home / _TOLD
-    # Stored URIs have the scheme of the first file system that fails on demand in a process: so has this one.
+def _resume(home: Path) -> None:
+    completed = home / _COMPLETED
+    # Stored URIs have the scheme of the first faulty file system of a process, and so does this one.
     with faulty_file_system(_store(home)) as faults:
         try:
-            go_on(faults.directory, int(told.read_text()) if told.exists() else 0)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is wrong
+            resume_job(faults.directory, int(completed.read_text()) if completed.exists() else 0)
+        except Exception as error:  # noqa: BLE001  # each error is a violation
             (home / _PROBLEM).write_text(f"{type(error).__name__}: {error}")
 
 
@@ -71,27 +73,27 @@ def _store(home: Path) -> str:
 
 
 def _calls(home: Path) -> int:
-    """How many calls the life makes to which nothing happens."""
+    """Return the number of calls of a run without faults."""
     file_system_for(_store(home)).prepare_directory(_store(home))
     with faulty_file_system(_store(home)) as faults:
-        live(faults.directory, lambda _: None)
-        return len(faults.calls) - faults.calls.count("abort")  # which nobody can plan for
+        run_job(faults.directory, lambda _: None)
+        return len(faults.calls) - faults.calls.count("abort")  # which has no faults
 
 
-def _live_and_die(home: Path, number: int, is_before: bool) -> None:  # noqa: FBT001  # a process's argument
+def _run_and_die(home: Path, number: int, is_before: bool) -> None:  # noqa: FBT001  # a process's argument
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def told(checkpoint_id: int) -> None:
-        new = home / f"{_TOLD}.new"
+    def note_completed(checkpoint_id: int) -> None:
+        new = home / f"{_COMPLETED}.new"
         new.write_text(str(checkpoint_id))
-        new.replace(home / _TOLD)
+        new.replace(home / _COMPLETED)
 
     with faulty_file_system(_store(home)) as faults:
         if is_before:
             faults.before(ANY_CALL, die, number)
         else:
             faults.after(ANY_CALL, die, number)
-            # Nothing is behind a call that fails, as all but one do that publish a name at the same time.
+            # There is no point after a failed call; of several that publish one name, all but one fail.
             faults.before(ANY_CALL, die, number + 1)
-        live(faults.directory, told)
+        run_job(faults.directory, note_completed)

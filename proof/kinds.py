@@ -1,7 +1,7 @@
-"""Operators with every kind of state, whose states stay small while rows come and go, and what is in them, row by row.
+"""Operators with all types of state, whose size is bounded, and their expected content.
 
-Rows have the values 0, 1, 2, … in batches of `BATCH_ROWS`, and each value has a key. What comes out of a batch and
-what is in the states behind it does not depend on the parallelism.
+Rows have the values 0, 1, 2, … in batches of `BATCH_ROWS`, and each value has a key. The output of a batch and the
+states after it do not depend on the parallelism.
 """
 
 from collections.abc import Iterator
@@ -31,18 +31,18 @@ ROWS = "key long, value long, rows long, total long"
 _KEY = pa.schema([("key", pa.int64())])
 _ROWS = pa.schema([(name, pa.int64()) for name in ("key", "value", "rows", "total")])
 _TOTALS = pa.schema([("rows", pa.int64()), ("total", pa.int64())])
-_SAMPLED = 50
-_MARKED = 100
+_SAMPLE_INTERVAL = 50
+_MARK_INTERVAL = 100
 _FACTOR = 7919
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much there is in the states.
+    """Sizes of the states.
 
     Attributes:
-        keys: How many keys there are; the values of a batch have different ones.
-        rounds: After so many values of a key a timer clears its list and its map, once in as many.
+        keys: Number of keys; the values of a batch have different ones.
+        rounds: Number of values of a key after which a timer clears its list and its map.
     """
 
     keys: int
@@ -50,29 +50,29 @@ class Sizes:
 
     @property
     def key_in_sql(self) -> str:
-        """The key of a value."""
+        """The SQL expression for the key of a value."""
         return f"value * {_FACTOR} % {self.keys}"
 
     @property
     def forgotten_after(self) -> int:
-        """So many values later a timer fires, and the operator state forgets a value."""
+        """Number of values after which a timer fires, and the operator state drops a value."""
         return self.keys * self.rounds
 
     def key_of(self, value: int) -> int:
-        """The key of a value."""
+        """Return the key of a value."""
         return value * _FACTOR % self.keys
 
     def is_timed(self, value: Any, key: Any) -> Any:
-        """Whether a timer is registered with this value: numbers, or arrays of them."""
+        """Return whether a timer is registered with a value; also accepts arrays."""
         return value // self.keys % self.rounds == key % self.rounds
 
     def batch_of(self, values: pa.Array) -> int:
-        """The first value of the batch."""
+        """Return the first value of the batch."""
         return int(pc.max(values).as_py()) // BATCH_ROWS * BATCH_ROWS
 
 
-class ByKey(StatefulFunction):
-    """Totals for ever, the last value, and lists and maps that timers clear."""
+class KeyedTotals(StatefulFunction):
+    """Permanent totals, the last value, and lists and maps that timers clear."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -89,10 +89,10 @@ class ByKey(StatefulFunction):
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
-            yield self.changed(batch)
+            yield self.process_batch(batch)
 
-    def changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Keep the rows, all that the subtask gets of a batch; gives the totals of their keys."""
+    def process_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Store all rows of the subtask in a batch; returns the totals of their keys."""
         values = batch["value"]
         fired = self.timers.columns.fire(self.sizes.batch_of(values))
         if len(fired):
@@ -112,8 +112,8 @@ class ByKey(StatefulFunction):
         return pa.record_batch([keys.columns[0], pa.array(by_key), *totals], schema=_ROWS)
 
 
-class ByKeyWithUnion(ByKey):
-    """Also a sample in a union list, of which each subtask keeps what has a key of its own."""
+class UnionKeyedTotals(KeyedTotals):
+    """Also has a sample in a union list; each subtask keeps the values whose keys it owns."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         super().initialize_state(context)
@@ -123,30 +123,30 @@ class ByKeyWithUnion(ByKey):
         assert groups is not None
         self.groups = range(groups.start_key_group, groups.end_key_group + 1)
 
-    def changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def process_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = [value for value in self.sample.get() if self._is_here(value)]
-        self.sample.update(_sampled(kept, batch["value"], self.sizes))
-        return super().changed(batch)
+        self.sample.update(_sample(kept, batch["value"], self.sizes))
+        return super().process_batch(batch)
 
     def _is_here(self, value: int) -> bool:
         key = {"key": self.sizes.key_of(value)}
         return key_group_of(key, _KEY, MAX_PARALLELISM) in self.groups
 
 
-class ByKeyWithList(ByKey):
-    """Also a sample in a list, which does not allow another parallelism."""
+class ListKeyedTotals(KeyedTotals):
+    """Also has a sample in a list, which does not allow another parallelism."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         super().initialize_state(context)
         self.sample = _list_of_sample(context)
 
-    def changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self.sample.update(_sampled(self.sample.get(), batch["value"], self.sizes))
-        return super().changed(batch)
+    def process_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.sample.update(_sample(self.sample.get(), batch["value"], self.sizes))
+        return super().process_batch(batch)
 
 
 class Sample(StatefulFunction):
-    """Lets rows through, and keeps a sample of the last ones in a list."""
+    """Returns rows unchanged, and keeps a sample of the last ones in a list."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -156,7 +156,7 @@ class Sample(StatefulFunction):
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
-            self.sample.update(_sampled(self.sample.get(), batch["value"], self.sizes))
+            self.sample.update(_sample(self.sample.get(), batch["value"], self.sizes))
             yield batch
 
 
@@ -170,7 +170,7 @@ class Marks(BroadcastProcessFunction):
     def process_broadcast(self, rows: pa.Table) -> None:
         for mark in rows["mark"].to_pylist():
             self.marks.put("newest", max(mark, self.marks.get("newest") or 0))
-            self.marks.put(f"of {mark // _MARKED % 10}", mark)
+            self.marks.put(f"of {mark // _MARK_INTERVAL % 10}", mark)
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -178,24 +178,24 @@ class Marks(BroadcastProcessFunction):
             yield batch.append_column("mark", newest)
 
 
-MARKS_OF_BATCH = f"value % {_MARKED} = 0"
-"""In SQL: which rows are marks."""
+MARKS_OF_BATCH = f"value % {_MARK_INTERVAL} = 0"
+"""The SQL condition for rows that are marks."""
 
 
 def expected_output(batch: int, sizes: Sizes) -> list[tuple[int, ...]]:
-    """What comes of a batch: key, value, number and sum of the values of the key, and mark of each row, sorted."""
+    """Return the output of a batch, sorted: key, value, number and sum of the key's values, and mark of each row."""
     begin = batch * BATCH_ROWS
-    newest = (begin + BATCH_ROWS - 1) // _MARKED * _MARKED
+    newest = (begin + BATCH_ROWS - 1) // _MARK_INTERVAL * _MARK_INTERVAL
     rows = []
     for value in range(begin, begin + BATCH_ROWS):
-        # A key comes once in as many values as there are keys.
+        # A key occurs once in `keys` values.
         values = range(value, -1, -sizes.keys)
         rows.append((sizes.key_of(value), value, len(values), sum(values), newest))
     return sorted(rows)
 
 
 def expected_states(batches: int, sizes: Sizes) -> dict[str, Any]:
-    """What is in the states after so many batches, by their names."""
+    """Return the content of the states after a number of batches, by their names."""
     totals: dict[int, dict[str, int]] = {}
     last: dict[int, int] = {}
     recent: dict[int, list[int]] = {}
@@ -216,10 +216,10 @@ def expected_states(batches: int, sizes: Sizes) -> dict[str, Any]:
             places.setdefault(key, {})[value & 7] = value
             if sizes.is_timed(value, key):
                 timers[value + sizes.forgotten_after] = key
-    values = range(0, batches * BATCH_ROWS, _SAMPLED)
+    values = range(0, batches * BATCH_ROWS, _SAMPLE_INTERVAL)
     oldest = (batches - 1) * BATCH_ROWS - sizes.forgotten_after
     sample = [value for value in values if value >= oldest]
-    marks = range(0, batches * BATCH_ROWS, _MARKED)
+    marks = range(0, batches * BATCH_ROWS, _MARK_INTERVAL)
     return {
         "totals": totals,
         "last": last,
@@ -227,18 +227,21 @@ def expected_states(batches: int, sizes: Sizes) -> dict[str, Any]:
         "places": places,
         "sample": sample,
         "shared sample": sample,
-        "marks": {"newest": marks[-1], **{f"of {mark // _MARKED % 10}": mark for mark in marks}},
+        "marks": {
+            "newest": marks[-1],
+            **{f"of {mark // _MARK_INTERVAL % 10}": mark for mark in marks},
+        },
     }
 
 
 def wrong_states(pointer: str, batches: int, sizes: Sizes, operators: dict[str, str]) -> list[str]:
-    """What does not hold what it must.
+    """Return the states with wrong content.
 
     Args:
         pointer: URI of the checkpoint.
-        batches: How many batches it has seen.
-        sizes: How much there is in the states.
-        operators: The operator of each state that there must be.
+        batches: Number of its batches.
+        sizes: Sizes of the states.
+        operators: The operator of each expected state.
     """
     expected = expected_states(batches, sizes)
     return [
@@ -249,13 +252,13 @@ def wrong_states(pointer: str, batches: int, sizes: Sizes, operators: dict[str, 
 
 
 def stored_state(pointer: str, uid: str, name: str) -> Any:
-    """A state as `expected_states` has it."""
+    """Return a state in the form of `expected_states`."""
     rows = holdfast.read_state(pointer, uid, name).to_pylist()
     if name == "sample":
         return sorted(row["value"] for row in rows)
     if (
         name == "shared sample"
-    ):  # after a start each subtask has stored all that it got, until its next batch
+    ):  # after a start each subtask stores the whole list until its next batch
         return sorted({row["value"] for row in rows})
     if name == "places":
         places: dict[int, dict[int, int]] = {}
@@ -270,7 +273,7 @@ def _list_of_sample(context: FunctionInitializationContext) -> ListState:
     return context.operator_state_store.get_list_state(descriptor)
 
 
-def _sampled(kept: list[int], values: pa.Array, sizes: Sizes) -> list[int]:
+def _sample(kept: list[int], values: pa.Array, sizes: Sizes) -> list[int]:
     oldest = sizes.batch_of(values) - sizes.forgotten_after
-    new = [value for value in values.to_pylist() if value % _SAMPLED == 0]
+    new = [value for value in values.to_pylist() if value % _SAMPLE_INTERVAL == 0]
     return [*(value for value in kept if value >= oldest), *new]

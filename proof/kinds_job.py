@@ -1,6 +1,6 @@
-"""A query with every kind of state that runs until somebody says that it is enough: `python -m proof.kinds_job DIR …`.
+"""A query with all types of state that runs until a file appears: `python -m proof.kinds_job DIR …`.
 
-Started again, it goes on where it was, with another parallelism if it is told so.
+It resumes when it is started again, possibly with another parallelism.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from proof.kinds import (
     MARKS_OF_BATCH,
     MAX_PARALLELISM,
     ROWS,
-    ByKeyWithUnion,
     Marks,
     Sample,
     Sizes,
+    UnionKeyedTotals,
 )
 
 SIZES = Sizes(keys=400, rounds=3)
-MOST_SUBTASKS = 4
+MAX_SUBTASKS = 4
 OPERATORS = {
     "sample": "sample",
     "totals": "by key",
@@ -38,25 +38,25 @@ OPERATORS = {
     "shared sample": "by key",
     "marks": "marks",
 }
-"""Which operator has which state."""
+"""The operator of each state."""
 
 JOB = "kinds"
-ENOUGH = "enough"
-DRIVER = "driver"
-"""File with the id of the driver that was started last."""
-FAILED = "failed"
-"""File with a line for each query of a driver that has failed and was to be started again."""
+STOP_FILE = "enough"
+DRIVER_FILE = "driver"
+"""File with the process id of the last driver."""
+FAILED_FILE = "failed"
+"""File with a line for each failed query that its driver restarts."""
 
 
 def main() -> None:
-    """Run the query until the file `enough` is in its directory, and a batch more."""
+    """Run the query until its directory has the file `enough`, and for one more batch."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--checkpoints", required=True, help="URI of the checkpoint directory")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--master", default="local[2,2]")
     parser.add_argument(
-        "--again", action="store_true", help="start a query that fails again, in the same Spark"
+        "--again", action="store_true", help="restart a failed query in the same Spark"
     )
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
@@ -72,18 +72,18 @@ def main() -> None:
     }
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(options.directory / "scratch"))
     spark = connect(options.master, settings)
-    (options.directory / DRIVER).write_text(f"{os.getpid()}")
+    (options.directory / DRIVER_FILE).write_text(f"{os.getpid()}")
     parallelism = options.parallelism
     while problem := run(spark, options.directory, parallelism):
-        if not options.again or not _may_go_on(options.directory):
+        if not options.again or not _may_restart(options.directory):
             raise SystemExit(f"the query has failed: {problem}")
-        print(f"the query has failed, and is started again: {problem}", flush=True)
-        parallelism = parallelism % MOST_SUBTASKS + 1
+        print(f"the query has failed, and is restarted: {problem}", flush=True)
+        parallelism = parallelism % MAX_SUBTASKS + 1
     spark.stop()
 
 
 def run(spark: SparkSession, directory: Path, parallelism: int) -> str:
-    """Run the query to its end; why it has failed, or empty if it has not."""
+    """Run the query to its end; returns its error, or an empty string."""
     done = threading.Event()
     query = start(spark, directory, parallelism, done)
     while not done.wait(0.2) and query.isActive:
@@ -96,17 +96,17 @@ def run(spark: SparkSession, directory: Path, parallelism: int) -> str:
 def start(
     spark: SparkSession, directory: Path, parallelism: int, done: threading.Event
 ) -> StreamingQuery:
-    """Start the query, which says in a batch when it has done enough."""
+    """Start the query, which sets the event when it is done."""
     operator = partial(stateful, parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
     sample = operator(Sample(SIZES), uid="sample")
-    by_key = operator(ByKeyWithUnion(SIZES), uid="by key", key="key", schema=ROWS)
+    by_key = operator(UnionKeyedTotals(SIZES), uid="by key", key="key", schema=ROWS)
     marks = operator(Marks(), uid="marks", schema=f"{ROWS}, mark long")
 
     def process(rows: DataFrame, batch_id: int) -> None:
         marked = rows.where(MARKS_OF_BATCH).selectExpr("value as mark")
         totals = by_key.apply(sample.apply(rows))
         write(marks.apply(totals, broadcast=marked), directory, batch_id)
-        if (directory / ENOUGH).exists():
+        if (directory / STOP_FILE).exists():
             done.set()
 
     rows = (
@@ -120,24 +120,24 @@ def start(
         rows.writeStream.foreachBatch(stateful_query(process, sample, by_key, marks))
         .option(
             "checkpointLocation", (directory / "spark").as_uri()
-        )  # not on HDFS, by its settings
+        )  # not on HDFS, which its settings would choose
         .trigger(processingTime="0 seconds")
         .start()
     )
 
 
-def _may_go_on(directory: Path) -> bool:
-    """Whether no other driver was started meanwhile, which would be fenced off by another start.
+def _may_restart(directory: Path) -> bool:
+    """Return whether no other driver was started concurrently, which a restart would fence off.
 
-    Noted first: who stops this process then sees that it may be about to start again.
+    The restart is recorded first, so that a test that stops this process sees it.
     """
-    with (directory / FAILED).open("a") as stream:
+    with (directory / FAILED_FILE).open("a") as stream:
         stream.write(f"{os.getpid()}\n")
-    return (directory / DRIVER).read_text() == f"{os.getpid()}"
+    return (directory / DRIVER_FILE).read_text() == f"{os.getpid()}"
 
 
 def write(rows: DataFrame, directory: Path, batch_id: int) -> None:
-    """Replace what was written for the batch before, in a single step."""
+    """Replace the output of the batch atomically."""
     table = rows.toArrow()
     file = output_file(directory, batch_id)
     new = file.with_suffix(f".{os.getpid()}")
@@ -147,7 +147,7 @@ def write(rows: DataFrame, directory: Path, batch_id: int) -> None:
 
 
 def output_file(directory: Path, batch_id: int) -> Path:
-    """Where the output of a batch is."""
+    """Return the file with the output of a batch."""
     return directory / "output" / f"batch={batch_id}.parquet"
 
 

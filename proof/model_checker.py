@@ -1,4 +1,4 @@
-"""An exhaustive checker: every state that a system can come to, the nearest first."""
+"""An exhaustive checker: all states that a system can reach, the nearest first."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -10,13 +10,13 @@ State = TypeVar("State", bound=Hashable)
 
 @dataclass(frozen=True)
 class Explored(Generic[State]):
-    """What was seen.
+    """The result of an exploration.
 
     Attributes:
         states: Number of different states.
         steps: Number of steps between them.
-        problem: What is wrong in the first bad state; None if there is none.
-        trace: The steps that lead there, the fewest that there are.
+        problem: The violation in the first bad state, or None.
+        trace: The shortest sequence of steps to it.
     """
 
     states: int
@@ -30,12 +30,12 @@ def explore(
     steps_of: Callable[[State], Iterable[tuple[str, State]]],
     problem_in: Callable[[State], str | None],
 ) -> Explored[State]:
-    """Look at every state that can be reached, until one is bad.
+    """Explore all reachable states, until one is bad.
 
     Args:
-        first: Where the system begins.
-        steps_of: What can happen in a state: names of steps, and the states behind them.
-        problem_in: What is wrong in a state; None if nothing is.
+        first: The initial state.
+        steps_of: Returns the possible steps in a state: their names, and the states after them.
+        problem_in: Returns the violation in a state, or None.
     """
     before: dict[State, tuple[State, str] | None] = {first: None}
     queue = deque([first])
@@ -55,8 +55,8 @@ def explore(
 
 def _trace(before: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
     names = []
-    came = before[state]
-    while came is not None:
-        names.append(came[1])
-        came = before[came[0]]
+    origin = before[state]
+    while origin is not None:
+        names.append(origin[1])
+        origin = before[origin[0]]
     return tuple(reversed(names))

@@ -1,8 +1,8 @@
-"""Secrets are planted in the settings of a query on S3, and searched for in all that it and the commands leave.
+"""Secrets planted in the settings of a query on S3, and searched for in everything that it and the commands write.
 
-The query runs, loses its store, and is started with settings that are refused; the commands look at its checkpoints.
-Searched are its log at the level of debugging, Spark's own log of events, Spark's and Holdfast's checkpoints, the files
-of executors and drivers while they run and afterwards, the objects in the bucket, and the output of the commands.
+The query runs, loses its store, and is started with invalid settings; the commands read its checkpoints. The search
+includes its debug log, Spark's event log, Spark's and Holdfast's checkpoints, the files of executors and drivers while
+they run and afterwards, the objects in the bucket, and the output of the commands.
 """
 
 import secrets
@@ -17,20 +17,20 @@ from urllib.parse import quote
 
 from servers.buckets import MemoryS3Server, memory_server
 
-from proof.kinds_job import ENOUGH, JOB
+from proof.kinds_job import JOB, STOP_FILE
 from proof.running_query import RunningQuery
 
-_NOWHERE = "http://127.0.0.1:9"
+_UNREACHABLE = "http://127.0.0.1:9"
 _BATCHES = 3
 
 
 @dataclass(slots=True)
-class Searched:
-    """What was searched.
+class SearchResult:
+    """The result of the search.
 
     Attributes:
-        places: How many files, objects and outputs.
-        failures: Where there are secrets, or what did not go as planned.
+        places: Number of files, objects and outputs.
+        failures: Places with secrets, and other errors.
     """
 
     places: int = 0
@@ -45,17 +45,17 @@ class Searched:
                 self.failures.append(f"a secret is in {place}")
 
 
-def search_for_planted_secrets(directory: Path) -> Searched:
-    """Plant them, run it all, and search.
+def search_for_planted_secrets(directory: Path) -> SearchResult:
+    """Plant secrets, run the query and the commands, and search.
 
     Args:
         directory: An empty directory.
     """
     planted = tuple(f"planted/{secrets.token_hex(16)}+=" for _ in range(2))
-    searched = Searched(planted=planted)
-    searched.look("a place where it is", planted[0].encode())
+    searched = SearchResult(planted=planted)
+    searched.look("a control", planted[0].encode())
     if len(searched.failures) != 1:
-        searched.failures = ["a secret is not seen where it is"]
+        searched.failures = ["the control was not found"]
         return searched
     searched.failures.clear()
     with memory_server() as server, server.new_bucket() as bucket:
@@ -63,14 +63,14 @@ def search_for_planted_secrets(directory: Path) -> Searched:
         uri = f"s3://{bucket.name}/checkpoints"
         _run(directory / "runs", uri, settings, searched)
         for name, key, value in (
-            ("has no store", "spark.holdfast.s3.endpoint", _NOWHERE),
+            ("has no store", "spark.holdfast.s3.endpoint", _UNREACHABLE),
             ("is refused", "spark.holdfast.s3.secret_key", planted[0]),  # no such setting
         ):
             _run(directory / name, uri, {**settings, key: value}, searched, fails=True)
-        for key in bucket.keys():  # noqa: SIM118  # it is no dictionary
+        for key in bucket.keys():  # noqa: SIM118  # not a dictionary
             searched.look(f"object {key}", bucket.read(key))
-        for name, said in _commands(uri, settings):
-            searched.look(name, said)
+        for name, output in _commands(uri, settings):
+            searched.look(name, output)
     _search_files(directory, searched)
     return searched
 
@@ -89,7 +89,7 @@ def _settings(server: MemoryS3Server, secret: str, token: str) -> dict[str, str]
 
 
 def _run(
-    home: Path, uri: str, settings: dict[str, str], searched: Searched, *, fails: bool = False
+    home: Path, uri: str, settings: dict[str, str], searched: SearchResult, *, fails: bool = False
 ) -> None:
     """Run the query, and search its files while it runs."""
     events = home / "events"
@@ -100,15 +100,15 @@ def _run(
         if not fails:
             query.wait_for_batches(_BATCHES)
             _search_files(home, searched)
-            (home / ENOUGH).touch()
+            (home / STOP_FILE).touch()
         query.wait_for_end()
     finally:
         query.kill()
     if (query.exit_code != 0) is not fails:
-        searched.failures.append(f"the query has ended with {query.exit_code}: {query.said()}")
+        searched.failures.append(f"the query has ended with {query.exit_code}: {query.log_tail()}")
 
 
-def _search_files(directory: Path, searched: Searched) -> None:
+def _search_files(directory: Path, searched: SearchResult) -> None:
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):
             if path.is_file():
@@ -116,8 +116,8 @@ def _search_files(directory: Path, searched: Searched) -> None:
 
 
 def _commands(uri: str, settings: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-    """What the commands say, and what one says that does not reach the store."""
-    nowhere = {**settings, "spark.holdfast.s3.endpoint": _NOWHERE}
+    """Yield the output of the commands, also of one that can't access the store."""
+    nowhere = {**settings, "spark.holdfast.s3.endpoint": _UNREACHABLE}
     last = f"{uri}/{JOB}/chk-{_BATCHES}"
     for arguments, conf in (
         (["list", uri], settings),
@@ -132,11 +132,11 @@ def _commands(uri: str, settings: dict[str, str]) -> Iterator[tuple[str, bytes]]
             file.write("".join(f"{key} {value}\n" for key, value in conf.items()))
             file.flush()
             command = [sys.executable, "-m", "holdfast", *arguments, "--properties-file", file.name]
-            said = subprocess.run(
+            ran = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        yield f"what `holdfast {arguments[0]}` says", said.stdout
+        yield f"the output of `holdfast {arguments[0]}`", ran.stdout

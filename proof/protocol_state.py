@@ -1,49 +1,49 @@
-"""What the model of the protocol is made of: its rules, and its states, with what a call to the store does to them."""
+"""Rules and states of the model of the protocol, with the effects of calls to the store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 Token = tuple[int, int]
-"""Which attempt: the driver's number, and the checkpoint's."""
+"""An attempt: the numbers of the driver and of the checkpoint."""
 
 File = tuple[str, int, int]
-"""A file of an attempt: what it is, the driver's number, the checkpoint's."""
+"""A file of an attempt: its kind, and the numbers of the driver and of the checkpoint."""
 
 EXCLUSIVE, SHARED, LATE = "exclusive", "shared", "late"
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Which of its rules are kept, and how far a model goes.
+    """The rules of the protocol, and the bounds of the model.
 
     Attributes:
-        claims: A driver looks after its commit who owns the job, and takes back what came too late.
-        looks_again: A driver that has claimed looks whether the checkpoints are still those that it read.
-        tokens: "It exists" is looked into; without, it counts as the answer to the own request.
-        exclusive: The store gives a name to one writer alone.
+        claims: After its commit, a driver checks the owner of the job, and takes late checkpoints back.
+        checks_again: A driver that has claimed checks whether the checkpoints are still those that it read.
+        tokens: A conflict is examined; otherwise it is considered the answer to the driver's own request.
+        exclusive: The store gives a name to one writer only.
         metadata_first: Deletion begins with `_metadata`.
         shared_outlive: A shared file stays as long as a retained checkpoint refers to it.
-        own_files_only: A driver that gives up deletes its own files, instead of the checkpoint's directory.
-        grace: The sweep spares files of attempts that may go on.
-        reads_last: The sweep reads metadata behind the list of files, not before it.
-        lists_again: The sweep looks, behind the metadata that it has read, whether there are others by now.
-        ends: The claim of a job that claims a checkpoint says that no checkpoint of the former job follows.
-        ends_what_it_owns: It is published behind a claim of the same job which was looked at again.
-        warns: A driver that takes back what came after the end says so first, and looks whether somebody goes on from it.
-        asks_who_claimed: A driver that starts looks whether another job has claimed a checkpoint.
-        claimer_looks: A job that has claimed a checkpoint looks whether the former job is still its own.
-        starts: How many drivers there are.
-        checkpoints: Up to which number they go.
-        lost_answers: How often the store performs a publish and doesn't say so.
-        late_writes: How often a twin of a task writes once more.
-        sweeps: How many sweeps there are.
-        claimers: How many other jobs begin with a checkpoint of this one.
-        repetitions: How often drivers claim again, all together, because others went on meanwhile.
+        own_files_only: A driver that aborts deletes its own files, instead of the checkpoint's directory.
+        grace: The sweep keeps files of attempts in progress.
+        reads_last: The sweep reads metadata after listing files, not before.
+        lists_again: After reading metadata, the sweep checks for new checkpoints.
+        ends: The claim of a job that claims a checkpoint specifies that the former job has no later checkpoint.
+        ends_own_job: It is published after a claim of the same job that was checked again.
+        warns: A driver that takes back a checkpoint after the end announces it, and checks whether a job continues from it.
+        checks_claims: A driver that starts checks whether another job has claimed a checkpoint.
+        claimer_checks: A job that has claimed a checkpoint checks whether it still owns the former job.
+        starts: Number of drivers.
+        checkpoints: Highest number of a checkpoint.
+        lost_answers: Number of publish calls that are performed and whose answers are lost.
+        late_writes: Number of late writes by twins of tasks.
+        sweeps: Number of sweeps.
+        claimers: Number of other jobs that begin with a checkpoint of this one.
+        repetitions: Total number of repeated claims, because others have continued concurrently.
     """
 
     claims: bool = True
-    looks_again: bool = True
+    checks_again: bool = True
     tokens: bool = True
     exclusive: bool = True
     metadata_first: bool = True
@@ -53,10 +53,10 @@ class Protocol:
     reads_last: bool = True
     lists_again: bool = True
     ends: bool = True
-    ends_what_it_owns: bool = True
+    ends_own_job: bool = True
     warns: bool = True
-    asks_who_claimed: bool = True
-    claimer_looks: bool = True
+    checks_claims: bool = True
+    claimer_checks: bool = True
     starts: int = 2
     checkpoints: int = 3
     lost_answers: int = 1
@@ -67,7 +67,7 @@ class Protocol:
 
 
 class Metadata(NamedTuple):
-    """What a `_metadata` says: number and token of the checkpoint, the token of the one before, its files."""
+    """The content of `_metadata`: number and token of the checkpoint, the token of the previous one, its files."""
 
     number: int
     token: Token
@@ -80,18 +80,18 @@ class Driver(NamedTuple):
 
     Attributes:
         at: The driver's next step.
-        known: The checkpoints that it keeps.
+        known: The checkpoints that it retains.
         epoch: Number of its claim.
-        doomed: Numbers of checkpoints that its cleaner deletes.
-        is_begun: Whether the cleaner has done the first half of the first of them.
-        unused: Shared files that it deletes behind them.
+        released: Numbers of checkpoints that its cleaner deletes.
+        is_half_deleted: Whether the cleaner has deleted the first half of the first of them.
+        unused: Shared files that it deletes after them.
     """
 
     at: str = "list"
     known: tuple[Metadata, ...] = ()
     epoch: int = 0
-    doomed: tuple[int, ...] = ()
-    is_begun: bool = False
+    released: tuple[int, ...] = ()
+    is_half_deleted: bool = False
     unused: frozenset[File] = frozenset()
 
 
@@ -104,14 +104,14 @@ class Sweep(NamedTuple):
 
 
 class Claimer(NamedTuple):
-    """Another job that begins with the newest checkpoint of this one, and deletes it when it needs it no more.
+    """Another job that begins with the newest checkpoint of this one, and deletes it when it is no longer needed.
 
     Attributes:
         at: The job's next step.
         wanted: The checkpoint.
         known: The checkpoints that it has listed.
         epoch: Number of its claim.
-        needed: Files that other checkpoints lead to.
+        needed: Files that other checkpoints refer to.
     """
 
     at: str = "off"
@@ -122,26 +122,26 @@ class Claimer(NamedTuple):
 
 
 class State(NamedTuple):
-    """The store, those who work on it, and what an observer has noted.
+    """The store, its actors, and the records of an observer.
 
     Attributes:
-        stored: Every `_metadata` that is there, by number.
-        files: Every file that is there.
+        stored: All existing `_metadata`, by number.
+        files: All existing files.
         claim: Number of the newest claim.
-        claimed: Tokens of the checkpoints that the claim knows.
-        ends: Whether the claim says that no checkpoint follows.
+        claimed: Tokens of the checkpoints in the claim.
+        ends: Whether the claim specifies that no checkpoint follows.
         marked: Tokens of the checkpoints that another job has claimed.
-        drivers: By number.
+        drivers: The drivers by number.
         sweep: The sweep.
         claimer: The other job.
-        head: Token of what the job has come to: the last success, or what a driver has gone on from.
-        line: Tokens of all that led there.
-        lost_answers: How many may still be lost.
-        late_writes: How many may still come.
-        sweeps: How many may still begin.
-        claimers: How many other jobs may still come.
-        repetitions: How many claims were repeated.
-        wrong: What has gone wrong.
+        head: Token of the job's latest checkpoint: the last success, or the one from which a driver has resumed.
+        line: Tokens of all checkpoints that led to it.
+        lost_answers: Number of answers that may still be lost.
+        late_writes: Number of remaining late writes.
+        sweeps: Number of remaining sweeps.
+        claimers: Number of remaining other jobs.
+        repetitions: Number of repeated claims.
+        wrong: The violation that has occurred.
     """
 
     stored: tuple[Metadata, ...] = ()
@@ -189,12 +189,12 @@ def with_metadata(state: State, metadata: Metadata) -> State:
 
 
 def without_metadata(state: State, number: int) -> State:
-    """By its path: whoever has written it."""
+    """Delete a `_metadata` by its path, regardless of its writer."""
     return state._replace(stored=tuple(each for each in state.stored if each.number != number))
 
 
 def without_directory(state: State, number: int) -> State:
-    """All files in a checkpoint's directory: whoever has written them."""
+    """Delete all files in a checkpoint's directory, regardless of their writers."""
     return state._replace(
         files=frozenset(file for file in state.files if file[0] == SHARED or file[2] != number)
     )

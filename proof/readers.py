@@ -1,7 +1,7 @@
-"""The readers of stored bytes, each with bytes that are whole: what `bad_bytes` changes them from.
+"""The readers of stored bytes, each with valid inputs for `bad_bytes` to change.
 
-Checksums would refuse nearly all that is changed, and nothing behind them would be tried. So what a reader
-takes is changed inside of them, and they are made anew; where a change hits the seal itself, it stays.
+Checksums would refuse nearly all changed inputs before they are decoded. So the content is changed, and the checksums
+are updated; a change of the checksum itself remains.
 """
 
 import struct
@@ -51,8 +51,8 @@ _GROUPS = KeyGroupRange(0, 7)
 _SAVEPOINT = "memory:///bad-bytes/savepoint-job-0123456789ab"
 _PREFIX = b"memory:///bad-bytes/"
 _NAME = "0" * 32
-"""The name of the segment, which is another one each time that it is written."""
-_HEADER, _END = 64, 20  # bytes of a segment before its first section, and behind its trailer
+"""The name of the segment, instead of its random one."""
+_HEADER, _END = 64, 20  # bytes of a segment before its first section, and after its trailer
 
 READERS = (
     "`_metadata`",
@@ -72,9 +72,9 @@ class Reader:
     """A reader.
 
     Attributes:
-        whole: What it can read, by a name of it.
-        read: Reads bytes, all that can be read of them. Of errors only `CheckpointError` may come out.
-        seal: Makes the checksums of changed bytes anew.
+        whole: Valid inputs by name.
+        read: Reads an input completely. Only `CheckpointError` may be raised.
+        seal: Updates the checksums of changed bytes.
     """
 
     whole: Mapping[str, bytes]
@@ -83,10 +83,10 @@ class Reader:
 
 
 def readers(scratch: Path) -> dict[str, Reader]:
-    """All readers by name.
+    """Return all readers by name.
 
     Args:
-        scratch: An empty directory for those that read files.
+        scratch: An empty directory for readers of files.
     """
     storage = FileSystemCheckpointStorage("memory:///bad-bytes", inline_threshold=1 << 20)
     access = storage.create_checkpoint_storage("job")
@@ -115,15 +115,13 @@ def readers(scratch: Path) -> dict[str, Reader]:
             partial(_read_manifest, segments),
             _with_checksum,
         ),
-        "segments": Reader(
-            {"segment": _inside(segment)}, partial(_read_segment, segments), _sealed
-        ),
+        "segments": Reader({"segment": _inside(segment)}, partial(_read_segment, segments), _seal),
         "Flink's savepoints": Reader(_flink_savepoints(), partial(_read_flink, scratch)),
     }
 
 
 def _of_a_query(file: Path) -> bytes:
-    """A golden file with what a query on Spark adds: its progress, and the history of 200 checkpoints."""
+    """Return a golden file with the additions of a query on Spark: its progress, and the history of 200 checkpoints."""
     metadata = decode_metadata(file.read_bytes(), _SAVEPOINT, uri=file.name)
     progress = SparkProgress(
         query_id="query",
@@ -151,7 +149,7 @@ class _Place:
 
 def _read_metadata(content: bytes) -> None:
     metadata = decode_metadata(content, _SAVEPOINT, uri=f"{_SAVEPOINT}/_metadata")
-    completed = CompletedCheckpoint(metadata, _Place(), len(content))  # type: ignore[arg-type]  # its pointer alone is asked for
+    completed = CompletedCheckpoint(metadata, _Place(), len(content))  # type: ignore[arg-type]  # only its pointer is used
     errors = []
     for read in (
         lambda: SPARK in metadata.coordinator_states and progress_of(metadata).times,
@@ -170,10 +168,9 @@ def _read_metadata(content: bytes) -> None:
 def _read_pointer(content: bytes) -> None:
     text = content.decode("utf-8", "surrogateescape")
     errors = []
-    # Other stores than this one would be asked over a network; what comes before the path is tried
-    # by `tests/test_redaction.py`.
+    # Other stores would use a network; `tests/test_redaction.py` tests the part before the path.
     if not text.startswith(_PREFIX.decode()):
-        raise InvalidRequestError("it leads elsewhere")
+        raise InvalidRequestError("another store")
     for read in (resolve_pointer, checkpoint_storage):
         try:
             read(text)
@@ -239,7 +236,7 @@ def _operator_state(location: object) -> OperatorStateHandle:
 
 
 def _segments(streams: SnapshotStreams) -> SegmentsStateHandle:
-    """Two tables of a few hundred rows, of fixed width and of texts in maps."""
+    """Write two tables of a few hundred rows, of fixed width and of lists of texts."""
     key = pa.schema([("k", pa.string())])
     counts = TableSpec("counts", "value", key, pa.schema([("value", pa.int64())]))
     notes = TableSpec("notes", "value", key, pa.schema([("value", pa.list_(pa.string()))]))
@@ -267,7 +264,7 @@ def _segments(streams: SnapshotStreams) -> SegmentsStateHandle:
 
 
 def _inside(stream: StreamStateHandle) -> bytes:
-    """The bytes of state that is small enough to stand in its handle."""
+    """Return the bytes of inline state."""
     if not isinstance(stream, ByteStreamStateHandle):
         raise TypeError(f"{stream} is not inside its handle")
     return stream.data
@@ -282,8 +279,8 @@ def _with_length_and_checksum(content: bytes) -> bytes:
     return _with_checksum(head + content[20:])
 
 
-def _sealed(content: bytes) -> bytes:
-    """A segment with checksums that fit: of its trailer, and of its blocks where the trailer can still be read."""
+def _seal(content: bytes) -> bytes:
+    """Return a segment with valid checksums of its trailer, and of its blocks if the trailer is readable."""
     if len(content) < _HEADER + _END:
         return content
     (length,) = struct.unpack(">I", content[-16:-12])
@@ -298,6 +295,6 @@ def _sealed(content: bytes) -> bytes:
         fields["blocks"] = b"".join(struct.pack(">I", crc32c(block)) for block in blocks)
         trailer = msgspec.msgpack.encode(fields)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, ValueError):
-        pass  # the trailer is to be refused as it is
+        pass  # the trailer must be refused unchanged
     end = struct.pack(">II", crc32c(trailer), len(trailer)) + content[-12:]
     return content[:start] + trailer + end

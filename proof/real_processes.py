@@ -1,9 +1,9 @@
-"""Real processes killed at random moments, and drivers that stand still and come back when another has gone on.
+"""Real processes killed at random moments, and drivers that are stopped and resume after another has taken over.
 
-A query with every kind of state (`kinds_job`) is started again and again, each time with another parallelism, on a Spark
-in one process or on a cluster of processes. If it fails because a part of it was killed, its driver starts it again by
-itself, so that a kill does not cost a start of Spark. What it has put out and what is in its states at the end is compared with
-what its rows come to (`kinds`).
+A query with all types of state (`kinds_job`) is started repeatedly, each time with another parallelism, on a Spark
+in one process or on a cluster of processes. If it fails because a part of it was killed, its driver restarts it, so
+that a kill does not cost a start of Spark. Its output and its states at the end are compared with the expected ones
+of its rows (`kinds`).
 """
 
 import random
@@ -21,30 +21,30 @@ import pyarrow.parquet as pq
 from holdfast.errors import CheckpointError
 from holdfast.locations import find_checkpoints
 from proof.kinds import expected_output, wrong_states
-from proof.kinds_job import ENOUGH, MOST_SUBTASKS, OPERATORS, SIZES, output_file
+from proof.kinds_job import MAX_SUBTASKS, OPERATORS, SIZES, STOP_FILE, output_file
 from proof.running_query import LOCAL, HangsError, RunningQuery
 
 _CLUSTER = "local-cluster[2,1,1024]"
-_MOST_IN_A_RUN = 8
+_MAX_IN_A_RUN = 8
 _LONGEST_WAIT_S = 1.0
 _RETAINED = 3
 
 KINDS = ("all", "driver", "JVM", "Python worker", "daemon", "executor", "zombie")
-"""What is killed: all processes of a query, some of them; or none, which stand still instead."""
+"""Targets of a kill: all processes of a query or some of them; zombies are stopped instead."""
 
 _ENDS_THE_RUN = frozenset({"all", "driver", "JVM", "zombie"})
 
 
 @dataclass(slots=True)
-class Disturbed:
-    """What became of a query.
+class DisturbanceOutcome:
+    """The outcome of a query.
 
     Attributes:
-        disturbances: What was killed or stopped, in order.
-        starts: How often its driver was started.
-        restarts: How often a driver has started it again by itself.
-        batches: How many batches it has completed.
-        failures: What is wrong, as texts.
+        disturbances: Killed or stopped targets, in order.
+        starts: Number of starts of its driver.
+        restarts: Number of restarts of the query by its driver.
+        batches: Number of completed batches.
+        failures: Violations as texts.
     """
 
     disturbances: list[str] = field(default_factory=list)
@@ -66,28 +66,28 @@ def disturb(
     *,
     kinds: tuple[str, ...] = KINDS,
     note: Callable[[str], object] = print,
-) -> Disturbed:
-    """Disturb a query so often, let it come to its end, and look at all that it has left.
+) -> DisturbanceOutcome:
+    """Disturb a query several times, let it end, and check all its files.
 
     Args:
-        directory: An empty directory for what it writes.
-        checkpoints: URI of its checkpoint directory, empty too.
-        chance: Chooses what happens when.
-        count: How often something is killed or stopped.
-        kinds: What may be.
-        note: Told each disturbance when it has happened.
+        directory: An empty directory for its files.
+        checkpoints: URI of its checkpoint directory, also empty.
+        chance: Chooses targets and times.
+        count: Number of disturbances.
+        kinds: Possible targets.
+        note: Called after each disturbance with its description.
     """
     query = _Query(directory, checkpoints, chance, kinds, note)
     try:
         while len(query.outcome.disturbances) < count and not query.outcome.failures:
             query.run(count - len(query.outcome.disturbances))
-        if not query.outcome.failures:  # else it would fail again, at once and without an end
+        if not query.outcome.failures:  # otherwise it would fail again, endlessly
             query.run_to_the_end()
     except HangsError as error:
         query.outcome.failures.append(str(error))
     finally:
         query.kill_all()
-    query.outcome.failures += _wrong(directory, checkpoints, query.outcome)
+    query.outcome.failures += _problems_after(directory, checkpoints, query.outcome)
     return query.outcome
 
 
@@ -102,7 +102,7 @@ class _Query:
         kinds: tuple[str, ...],
         note: Callable[[str], object],
     ) -> None:
-        self.outcome = Disturbed()
+        self.outcome = DisturbanceOutcome()
         self._directory = directory
         self._checkpoints = checkpoints
         self._chance = chance
@@ -111,22 +111,22 @@ class _Query:
         self._started: list[RunningQuery] = []
         self._zombie: RunningQuery | None = None
 
-    def run(self, most: int) -> None:
-        """Start the query, and disturb it until it ends; `most` times at most."""
+    def run(self, max_disturbances: int) -> None:
+        """Start the query, and disturb it until it ends."""
         master = self._chance.choice((LOCAL, _CLUSTER)) if "executor" in self._kinds else LOCAL
         running = self._start(master)
         ends = [kind for kind in self._kinds if kind in _ENDS_THE_RUN]
         parts = [kind for kind in self._kinds if kind not in _ENDS_THE_RUN]
         has_lost_parts = False
-        for left in reversed(range(self._chance.randint(1, min(most, _MOST_IN_A_RUN)))):
+        for left in reversed(range(self._chance.randint(1, min(max_disturbances, _MAX_IN_A_RUN)))):
             failed = running.failed
             running.wait_for_batches(1)
             time.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
             if running.exit_code is not None or (running.failed and not has_lost_parts):
-                # A batch whose rows went through an operator twice is given up, and so is the query.
-                self.outcome.failures.append(f"query has failed by itself: {running.said()}")
+                # If the rows of a batch pass an operator twice, the batch and the query fail.
+                self.outcome.failures.append(f"query has failed by itself: {running.log_tail()}")
                 break
-            kind = self._disturbed(running, parts if left and parts else ends, failed)
+            kind = self._disturb(running, parts if left and parts else ends, failed)
             if kind in _ENDS_THE_RUN:
                 break
             has_lost_parts = has_lost_parts or kind is not None
@@ -135,23 +135,23 @@ class _Query:
     def run_to_the_end(self) -> None:
         """Start the query, and let it end."""
         running = self._start(LOCAL)
-        (self._directory / ENOUGH).touch()  # not before: a driver that comes back would see it
+        (self._directory / STOP_FILE).touch()  # not earlier: a zombie would see it
         running.wait_for_end()
         if running.exit_code != 0:
-            self.outcome.failures.append(f"query has failed: {running.said()}")
+            self.outcome.failures.append(f"query has failed: {running.log_tail()}")
 
     def kill_all(self) -> None:
-        """Leave no process."""
+        """Kill all processes."""
         for running in self._started:
             running.kill()
 
     def _start(self, master: str) -> RunningQuery:
-        """A new start of the query; if an earlier one stands still, it is woken when this one has gone on."""
+        """Start the query again; if an earlier start is stopped, it resumes after this one has completed batches."""
         running = RunningQuery(
             self._directory,
             self._checkpoints,
             master=master,
-            parallelism=self._chance.randint(1, MOST_SUBTASKS),
+            parallelism=self._chance.randint(1, MAX_SUBTASKS),
             again=True,
         )
         self._started.append(running)
@@ -160,46 +160,46 @@ class _Query:
         if zombie is not None:
             running.wait_for_batches(self._chance.randint(1, 3))
             zombie.resume()
-            zombie.wait_for_end("a driver that came back does not give up")
+            zombie.wait_for_end("a resumed zombie does not end")
             if zombie.exit_code == 0:
-                problem = "a driver that came back has ended as if nothing had happened"
+                problem = "a resumed zombie has ended without an error"
                 self.outcome.failures.append(problem)
         return running
 
-    def _disturbed(self, running: RunningQuery, kinds: Sequence[str], failed: int) -> str | None:
-        """Kill or stop something of these kinds, of which there was least; what it was, or None if there is nothing.
+    def _disturb(self, running: RunningQuery, kinds: Sequence[str], failed: int) -> str | None:
+        """Kill or stop a target of the kind with the min_count disturbances; returns the kind, or None without a target.
 
         Args:
             running: The start of the query.
-            kinds: What may be.
-            failed: How many of its queries had failed before its last batch.
+            kinds: Possible targets.
+            failed: Number of its queries that had failed before its last batch.
         """
         victims = _victims(running)
         possible = [kind for kind in kinds if victims.get(kind)]
         if not possible:
             return None
         counts = Counter(self.outcome.disturbances)
-        fewest = min(counts[kind] for kind in possible)
-        kind = self._chance.choice([kind for kind in possible if counts[kind] == fewest])
+        min_count = min(counts[kind] for kind in possible)
+        kind = self._chance.choice([kind for kind in possible if counts[kind] == min_count])
         if kind == "all":
             running.kill()
         elif kind == "zombie":
             running.stop()
             if running.failed == failed:
                 self._zombie = running
-            else:  # about to start its query again, by right, and then the others would be the zombies
+            else:  # it may restart its query, and then the others would be zombies
                 running.kill()
                 kind = "all"
         else:
             with suppress(psutil.NoSuchProcess):
                 self._chance.choice(victims[kind]).send_signal(signal.SIGKILL)
         self.outcome.disturbances.append(kind)
-        self._note(f"{len(self.outcome.disturbances)} {kind} behind batch {running.batches}")
+        self._note(f"{len(self.outcome.disturbances)} {kind} after batch {running.batches}")
         return kind
 
 
 def _victims(running: RunningQuery) -> dict[str, list[psutil.Process]]:
-    """The processes of a query, by what they are."""
+    """Return the processes of a query by their kind."""
     victims: dict[str, list[psutil.Process]] = {}
     for pid in running.members():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -221,8 +221,8 @@ def _victims(running: RunningQuery) -> dict[str, list[psutil.Process]]:
     return victims
 
 
-def _wrong(directory: Path, checkpoints: str, outcome: Disturbed) -> list[str]:
-    """What the query has left that it must not, or has not left."""
+def _problems_after(directory: Path, checkpoints: str, outcome: DisturbanceOutcome) -> list[str]:
+    """Return violations in the files of the query."""
     problems = []
     retained = []
     for entry in find_checkpoints(checkpoints):
@@ -246,5 +246,5 @@ def _wrong(directory: Path, checkpoints: str, outcome: Disturbed) -> list[str]:
         file = output_file(directory, batch)
         rows = pq.read_table(file).to_pylist() if file.exists() else []
         if sorted(tuple(row.values()) for row in rows) != expected_output(batch, SIZES):
-            problems.append(f"output of batch {batch} is not what it must be")
+            problems.append(f"output of batch {batch} is wrong")
     return problems

@@ -1,4 +1,4 @@
-"""What is proved, row by row. Each row runs in a process of its own, so that one that dies is seen to."""
+"""The rows of the proof. Each row runs in a separate process, so that a crash is detected."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ from proof.endurance import BATCHES, NOTES, PICTURE, draw_run, endure, read_note
 from proof.faults import FAULTS, every_fault
 from proof.killed_lives import kill_everywhere
 from proof.planted_secrets import search_for_planted_secrets
-from proof.protocol import BROKEN, LONG, SHORT, checked
+from proof.protocol import BROKEN, LONG, SHORT, explore_protocol
 from proof.races import random_races
 from proof.readers import READERS, readers
 from proof.real_processes import disturb
@@ -40,19 +40,19 @@ _KILLS_OF_A_QUERY = 10
 _KILLS_OF_A_JOB = 25
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
 _EVERY_OF_COMMANDS = 10
-_ONE_OF_A_KIND = ("memory", "local", "minio", "hdfs")
+_MAIN_STORES = ("memory", "local", "minio", "hdfs")
 _EVERY_FAULT = {"minio": 10, "hdfs": 10}
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a row.
+    """The outcome of a row.
 
     Attributes:
-        count: How many of its cases there were.
-        failures: What did not hold, as texts.
-        skipped: How many cases could not be had here, such as those on a server that is not installed.
+        count: Number of its cases.
+        failures: Violations as texts.
+        skipped: Number of cases that can't run here, such as those on a server that is not installed.
     """
 
     count: int
@@ -60,8 +60,8 @@ class Outcome:
     skipped: int = 0
 
 
-def together(outcomes: Iterable[Outcome]) -> Outcome:
-    """What came of several runs of a row."""
+def combine(outcomes: Iterable[Outcome]) -> Outcome:
+    """Combine the outcomes of several runs of a row."""
     runs = list(outcomes)
     return Outcome(
         sum(run.count for run in runs),
@@ -75,15 +75,15 @@ class Row:
     """A row of the table.
 
     Attributes:
-        what: What is done to Holdfast.
-        unit: What is counted.
-        holds: What must hold.
-        run: Runs it, in its short form or not, by a seed.
+        name: The action on Holdfast.
+        unit: The unit of `count`.
+        holds: The invariant.
+        run: Runs it, in its short form or not, with a seed.
         is_long: Whether it has no short form.
-        wanted: As many cases are to be had, by runs with one seed behind the other.
+        wanted: Minimum number of cases, by runs with consecutive seeds.
     """
 
-    what: str
+    name: str
     unit: str
     holds: str
     run: Callable[[bool, int], Outcome]
@@ -93,7 +93,7 @@ class Row:
 
 def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every point is taken, or every so many-th
-    # A restart on local disks syncs its files, which takes three times as long; one on S3 has many requests.
+    # A restart on local disks syncs files, which takes three times as long; on S3 it has many requests.
     every = _SHORT_EVERY.get(store, 1) if short else _LONG_EVERY.get(store, 1)
     with empty_directory(store) as directory:
         crashes = crash_everywhere(directory, every=every)
@@ -108,7 +108,7 @@ def _dying_commands(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT
 
 
 def _killed_lives(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
-    del seed  # every so many-th call
+    del seed  # every n-th call is taken
     with tempfile.TemporaryDirectory() as directory:
         crashes = kill_everywhere(Path(directory), every=100 if short else 8)
     return Outcome(crashes.restarts, crashes.failures)
@@ -137,19 +137,19 @@ def _bad_bytes(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  #
 
 
 def _values(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
-    return _compared(SUBJECTS[name], _SHORT_CASES if short else None, seed)
+    return _compare_values(SUBJECTS[name], _SHORT_CASES if short else None, seed)
 
 
 def _values_on_spark(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     with local_spark() as spark:
         subject = subjects_on_spark(spark)[name]
-        return _compared(subject, _SHORT_CASES_ON_SPARK if short else None, seed)
+        return _compare_values(subject, _SHORT_CASES_ON_SPARK if short else None, seed)
 
 
-def _compared(subject: Subject, cases: int | None, seed: int) -> Outcome:
+def _compare_values(subject: Subject, cases: int | None, seed: int) -> Outcome:
     end = time.monotonic() + _LONG_VALUES_S
     tally = compare(subject, seed, cases=cases, has_time=lambda: time.monotonic() < end)
-    return Outcome(tally.comparisons, [*tally.found.values()])
+    return Outcome(tally.comparisons, [*tally.descriptions.values()])
 
 
 def _planted_faults(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
@@ -162,7 +162,7 @@ def _every_order(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.
     states = 0
     failures = []
     for protocol in SHORT if short else (*SHORT, *LONG):
-        explored = checked(protocol)
+        explored = explore_protocol(protocol)
         states += explored.states
         if explored.problem is not None:
             failures.append(f"{explored.problem}: {'; '.join(explored.trace)}")
@@ -174,7 +174,7 @@ def _every_rule(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.r
     failures = [
         f"nothing is lost: {rule}"
         for rule, protocol in BROKEN.items()
-        if checked(protocol).problem is None
+        if explore_protocol(protocol).problem is None
     ]
     return Outcome(len(BROKEN), failures)
 
@@ -186,7 +186,7 @@ def _real_processes(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
             SERVERS_OF_DEMO.get(store, lambda: nullcontext(f"file://{name}/checkpoints"))() as uri,
         ):
-            disturbed = disturb(Path(name), uri, Random(seed), _KILLS_OF_A_QUERY)  # noqa: S311  # no secret
+            disturbed = disturb(Path(name), uri, Random(seed), _KILLS_OF_A_QUERY)  # noqa: S311  # not a secret
     except NoServerError:
         return Outcome(0, skipped=1)
     return Outcome(len(disturbed.disturbances), disturbed.failures)
@@ -230,7 +230,7 @@ def _tests(
     short: bool,  # noqa: FBT001  # as `Row.run` is called
     seed: int,
 ) -> Outcome:
-    """Run tests of the project: what they prove already is not written once more."""
+    """Run tests of the project that prove an invariant already."""
     os.environ["HYPOTHESIS_PROFILE"] = "quick" if short else "ci"
     counting = _Counting()
     options = [
@@ -252,7 +252,7 @@ def _tests(
 def _kills_of_demo(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     os.environ |= {"HOLDFAST_KILLS": str(_KILLS_OF_A_JOB), "HOLDFAST_SEED": str(seed)}
     tests = _tests(["integration_tests/test_random_kills.py", "-k", store], short, seed)
-    # Each test is of a job, and fails if there were fewer.
+    # Each test has one job, and fails if there were fewer kills.
     return Outcome(tests.count * _KILLS_OF_A_JOB, tests.failures, tests.skipped)
 
 
@@ -260,61 +260,61 @@ ROWS = [
     Row(
         "drivers, tasks, cleaners and a sweep as a model, in every order of steps",
         "states",
-        "a checkpoint that can be restored has all its files, and nobody goes on from another",
+        "a checkpoint that can be restored has all its files, and no driver resumes from another",
         _every_order,
     ),
     Row(
         "the model without a rule: no fence, no token, data deleted before metadata, …",
         "rules",
-        "the checker finds what is lost then",
+        "the checker finds the loss",
         _every_rule,
     ),
     *(
         Row(
-            f"a crash around each call to a store, {where}",
+            f"a crash around each call to a store, {place}",
             "stores as crashes left them",
-            "the next driver goes on from the last checkpoint or the next, whole; a sweep leaves no garbage",
+            "the next driver resumes from the last checkpoint or the next one; a sweep leaves no garbage",
             partial(_crash_points, store),
             is_long=store in SERVERS,
         )
-        for store, where in STORES.items()
+        for store, place in STORES.items()
     ),
     *(
         Row(
-            f"savepoints, restores, roll backs and imports from Flink die before a call to a store, {STORES[store]}",
-            "commands that died",
-            "nothing is taken for whole that is not; a repetition makes it whole, and another changes nothing",
+            f"savepoints, restores, rollbacks and imports from Flink crash before a call to a store, {STORES[store]}",
+            "crashes",
+            "nothing incomplete is considered complete; a repetition completes it, and another one changes nothing",
             partial(_dying_commands, store),
             is_long=store in SERVERS,
         )
-        for store in _ONE_OF_A_KIND
+        for store in _MAIN_STORES
     ),
     Row(
         "a process kills itself with SIGKILL around a call to a local disk",
         "processes",
-        "another process goes on from the last checkpoint or the next, whole; a sweep leaves no garbage",
+        "another process resumes from the last checkpoint or the next one; a sweep leaves no garbage",
         _killed_lives,
     ),
     *(
         Row(
-            f"each call to a store goes wrong in {len(FAULTS)} ways, {STORES[store]}: fails, loses its answer, is throttled, …",
-            "calls that went wrong",
-            "what was completed is there, whole, and the next driver goes on; what is repeated is not noticed",
+            f"each call to a store fails in {len(FAULTS)} ways, {STORES[store]}: fails, loses its answer, is throttled, …",
+            "faults",
+            "completed checkpoints are complete, and the next driver resumes; retried faults are not noticed",
             partial(_every_fault, store),
             is_long=store in SERVERS,
         )
-        for store in _ONE_OF_A_KIND
+        for store in _MAIN_STORES
     ),
     Row(
-        "two drivers, a sweep, a savepoint and a reader take turns at random, call by call",
-        "turns",
+        "two drivers, a sweep, a savepoint and a reader in a random order of calls",
+        "calls",
         "no success is lost or doubled, no batch has rows of two drivers, a sweep leaves no garbage; a seed gives one order",
         _races,
     ),
     Row(
         "drivers, zombies, cleaners and sweeps in random orders",
         "tests",
-        "no success is lost, and what is retained is whole",
+        "no success is lost, and retained checkpoints are complete",
         partial(
             _tests,
             [
@@ -328,7 +328,7 @@ ROWS = [
         Row(
             f"bad bytes, {name}",
             "inputs",
-            "values or errors of Holdfast; no hang, no much memory",
+            "values or errors of Holdfast; no hang, limited memory",
             partial(_bad_bytes, name),
         )
         for name in READERS
@@ -337,7 +337,7 @@ ROWS = [
         Row(
             f"random types, rows, batches and changes: {name}",
             "values compared",
-            "they are what a model in plain Python makes of the rows, on every backend and at any parallelism",
+            "they are those of a model in plain Python, on every backend and at any parallelism",
             partial(_values, name),
         )
         for name in SUBJECTS
@@ -346,7 +346,7 @@ ROWS = [
         Row(
             f"random types, rows, batches and settings of the session, on Spark: {name}",
             "values compared",
-            "they are what Spark's own operators and a model in plain Python make of the rows",
+            "they are those of Spark's own operators and of a model in plain Python",
             partial(_values_on_spark, name),
         )
         for name in SUBJECTS_ON_SPARK
@@ -360,14 +360,14 @@ ROWS = [
     ),
     *(
         Row(
-            f"SIGKILL of drivers, JVMs, Python workers, daemons and executors, and drivers that stand still and come back, {where}",
+            f"SIGKILL of drivers, JVMs, Python workers, daemons and executors, and drivers that are stopped and resume, {place}",
             "kills and stops",
-            "output and every kind of state are what the rows come to, at any parallelism; who comes back gives up",
+            "output and all states are the expected ones, at any parallelism; a resumed zombie ends",
             partial(_real_processes, store),
             is_long=True,
             wanted=_LONG_KILLS,
         )
-        for store, where in (
+        for store, place in (
             ("local", STORES["local"]),
             ("s3", STORES["minio"]),
             ("hdfs", STORES["hdfs"]),
@@ -376,32 +376,32 @@ ROWS = [
     Row(
         "thousands of batches with keyed and operator state, three checkpoints retained",
         "batches",
-        "memory, files, descriptors, `_metadata` and the CPU time of a batch do not grow; the states are what the rows come to",
+        "memory, files, descriptors, `_metadata` and the CPU time of a batch do not grow; the states are the expected ones",
         _endurance,
         is_long=True,
     ),
     Row(
         "secrets planted in the settings of a query on S3 that runs, fails and is refused",
         "files, objects and outputs",
-        "they are in none of them",
+        "they are not in any of them",
         _planted_secrets,
         is_long=True,
     ),
     Row(
         "secrets in URIs and settings",
         "tests",
-        "they are in no error, log or output",
+        "they are not in any error, log or output",
         partial(_tests, ["tests/test_redaction.py"]),
         is_long=True,
     ),
     *(
         Row(
-            f"`kill -9` of the demo's jobs, of their executors and workers at random moments, {where}",
+            f"`kill -9` of the demo's jobs, of their executors and workers at random moments, {place}",
             "kills",
-            "the output is what a job says to which nothing happens, or a plain query",
+            "the output is that of a job without kills, or of a plain query",
             partial(_kills_of_demo, store),
             is_long=True,
         )
-        for store, where in (("local", STORES["local"]), ("s3", STORES["minio"]))
+        for store, place in (("local", STORES["local"]), ("s3", STORES["minio"]))
     ),
 ]

@@ -1,4 +1,4 @@
-"""The query of `kinds_job` in processes of its own."""
+"""The query of `kinds_job` in separate processes."""
 
 import os
 import sys
@@ -7,31 +7,31 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from examples.demo.job_process import DriverProcess
-from proof.kinds_job import FAILED
+from proof.kinds_job import FAILED_FILE
 
 LOCAL = "local[2,2]"
 
 _TESTS = Path(__file__).parents[1] / "tests"
-"""`kinds_job` imports from there."""
+"""`kinds_job` imports modules from it."""
 
 _LOOK_EVERY_S = 0.02
 _HANGS_S = 600.0
 
 
 class HangsError(Exception):
-    """Nothing happens any more."""
+    """The query makes no progress."""
 
 
 class RunningQuery(DriverProcess):
     """A start of the query.
 
     Args:
-        directory: Where it writes; those of all starts are the same.
+        directory: Its output directory, the same for all starts.
         checkpoints: URI of its checkpoint directory.
         master: Spark's master.
         parallelism: Number of subtasks of each operator.
-        again: Whether a query that fails is started again in the same Spark.
-        conf: More settings of Spark.
+        again: Whether a failed query is restarted in the same Spark.
+        conf: Additional Spark settings.
     """
 
     def __init__(
@@ -62,37 +62,38 @@ class RunningQuery(DriverProcess):
 
     @property
     def batches(self) -> int:
-        """How many batches Spark has noted as done, in all starts."""
+        """Number of batches that Spark has recorded as done, in all starts."""
         names = [path.name for path in (self._directory / "spark" / "commits").glob("*")]
         return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
 
     @property
     def failed(self) -> int:
-        """How many queries of it have failed and were to be started again."""
-        file = self._directory / FAILED
+        """Number of its failed queries that it restarts."""
+        file = self._directory / FAILED_FILE
         return file.read_text().split().count(f"{self._driver.pid}") if file.exists() else 0
 
     def wait_for_batches(self, count: int) -> None:
-        """Wait until so many batches more are done, or it has ended.
+        """Wait until a number of additional batches is done, or it has ended.
 
         Raises:
-            HangsError: Neither happens.
+            HangsError: Neither happens in time.
         """
         wanted = self.batches + count
         self._await(
-            lambda: self.exit_code is not None or self.batches >= wanted, "the query stands still"
+            lambda: self.exit_code is not None or self.batches >= wanted,
+            "the query makes no progress",
         )
 
-    def wait_for_end(self, otherwise: str = "the query does not come to its end") -> None:
+    def wait_for_end(self, otherwise: str = "the query does not end") -> None:
         """Wait until it has ended.
 
         Raises:
-            HangsError: It doesn't, with these words.
+            HangsError: It does not; has this message.
         """
         self._await(lambda: self.exit_code is not None, otherwise)
 
-    def said(self) -> str:
-        """The end of its log, without lines of Java's stack."""
+    def log_tail(self) -> str:
+        """Return the end of its log, without stack traces of Java."""
         lines = self._log.read_text(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith("\tat "))[-6000:]
 
@@ -100,5 +101,5 @@ class RunningQuery(DriverProcess):
         deadline = time.monotonic() + _HANGS_S
         while not happens():
             if time.monotonic() > deadline:
-                raise HangsError(f"{otherwise}: {self.said()}")
+                raise HangsError(f"{otherwise}: {self.log_tail()}")
             time.sleep(_LOOK_EVERY_S)

@@ -1,4 +1,4 @@
-"""Empty directories of every store that the rows run on; servers start with the block, and end with it."""
+"""Empty directories in all stores of the rows; servers run until the block ends."""
 
 import os
 import tempfile
@@ -20,18 +20,18 @@ STORES: Mapping[str, str] = {
     "versitygw": "on S3, by versitygw",
     "hdfs": "on HDFS",
 }
-"""What each store is, by its name."""
+"""Descriptions of stores by name."""
 
 SERVERS = frozenset({"minio", "versitygw", "hdfs"})
-"""Stores of processes of their own."""
+"""Stores in separate processes."""
 
 
 @contextmanager
 def empty_directory(store: str) -> Iterator[str]:
-    """URI of an empty directory of the store.
+    """Yield the URI of an empty directory in the store.
 
     Raises:
-        pytest.skip.Exception: There can be no such server here.
+        pytest.skip.Exception: The server can't run here.
     """
     if store == "memory":
         yield "memory:///proof"

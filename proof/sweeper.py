@@ -1,25 +1,25 @@
-"""A sweep in the model of the protocol: it deletes what no checkpoint leads to.
+"""A sweep in the model of the protocol: it deletes files that no checkpoint refers to.
 
-lists files that are older than the grace period, lists checkpoints, reads their metadata, looks whether there are others by now
-deletes the files that none of them leads to
+lists files that are older than the grace period, lists checkpoints, reads their metadata, checks for new checkpoints
+deletes the files that no checkpoint refers to
 """
 
 from proof.protocol_state import File, Protocol, State, Steps, Sweep, next_number
 
 
 def sweep_steps(state: State, protocol: Protocol) -> Steps:
-    """What a sweep can do next."""
+    """Yield the possible next steps of a sweep."""
     sweep = state.sweep
     first, second = ("list", "read") if protocol.reads_last else ("read", "list")
     match sweep.at:
         case "off" if state.sweeps:
-            begun = state._replace(sweeps=state.sweeps - 1)
-            yield "a sweep begins", begun._replace(sweep=Sweep(first))
+            started = state._replace(sweeps=state.sweeps - 1)
+            yield "a sweep begins", started._replace(sweep=Sweep(first))
         case "list":
             old = frozenset(file for file in state.files if _is_old(file, state, protocol))
             kept = sweep.files if second == "list" else frozenset()
-            behind = "delete" if second == "list" else "read"
-            yield "the sweep lists files", state._replace(sweep=Sweep(behind, old - kept))
+            next_step = "delete" if second == "list" else "read"
+            yield "the sweep lists files", state._replace(sweep=Sweep(next_step, old - kept))
         case "read":
             numbers = frozenset(metadata.number for metadata in state.stored)
             yield (
@@ -40,16 +40,19 @@ def sweep_steps(state: State, protocol: Protocol) -> Steps:
                     for file in metadata.files
                 )
                 files = sweep.files - needed if second == "read" else sweep.files | needed
-                behind = "delete" if second == "read" else "list"
+                next_step = "delete" if second == "read" else "list"
                 if protocol.lists_again:
                     read = Sweep("look again", files, sweep.numbers)
                 else:
-                    read = Sweep(behind, files)
+                    read = Sweep(next_step, files)
                 yield "the sweep reads their metadata", state._replace(sweep=read)
         case "look again":
             if {metadata.number for metadata in state.stored} <= sweep.numbers:
-                behind = "delete" if second == "read" else "list"
-                yield "the sweep finds no others", state._replace(sweep=Sweep(behind, sweep.files))
+                next_step = "delete" if second == "read" else "list"
+                yield (
+                    "the sweep finds no others",
+                    state._replace(sweep=Sweep(next_step, sweep.files)),
+                )
             else:
                 yield "the sweep finds others", state._replace(sweep=Sweep("read", sweep.files))
         case "delete":
@@ -60,7 +63,7 @@ def sweep_steps(state: State, protocol: Protocol) -> Steps:
 
 
 def _is_old(file: File, state: State, protocol: Protocol) -> bool:
-    """Whether a file is older than the grace period, which is longer than any attempt takes."""
+    """Return whether a file is older than the grace period, which is longer than any attempt."""
     _, number_of_driver, number = file
     driver = state.drivers[number_of_driver - 1]
     if not protocol.grace or driver.at in ("dead", "over"):

@@ -54,8 +54,8 @@ PRINTED = {
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "how-to-take-savepoints.md": "both resumed: True",
     "how-to-use-event-time.md": "completed minutes: 4",
-    "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
-    "how-to-write-a-job.md": "values",
+    "how-to-use-several-operators.md": "one checkpoint of allowed and first-orders",
+    "how-to-write-a-job.md": "7 users have a total",
     "keyed-state.md": "restored: [5.0, 10.0]",
     "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
 }

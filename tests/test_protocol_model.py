@@ -3,25 +3,25 @@
 import pytest
 
 from proof.model_checker import explore
-from proof.protocol import BROKEN, checked
+from proof.protocol import BROKEN, explore_protocol
 from proof.protocol_state import Protocol
 
 
 def test_no_order_of_steps_loses_anything() -> None:
-    explored = checked(Protocol(checkpoints=2))
+    explored = explore_protocol(Protocol(checkpoints=2))
     assert explored.problem is None, "\n".join(explored.trace)
     assert explored.states > 7_000
 
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_without_a_rule_something_is_lost(rule: str) -> None:
-    explored = checked(BROKEN[rule])
+    explored = explore_protocol(BROKEN[rule])
     assert explored.problem is not None
     assert explored.trace[0] == "driver 1 starts"
 
 
 def test_without_a_fence_a_late_driver_commits_an_old_checkpoint() -> None:
-    explored = checked(BROKEN["without a fence"])
+    explored = explore_protocol(BROKEN["without a fence"])
     assert explored.problem is not None
     assert "has completed checkpoint 1 " in explored.problem
     assert "and the job is at checkpoint 2" in explored.problem
@@ -30,19 +30,19 @@ def test_without_a_fence_a_late_driver_commits_an_old_checkpoint() -> None:
 
 
 def test_without_a_token_a_driver_adopts_the_checkpoint_of_another() -> None:
-    explored = checked(BROKEN["without a commit token"])
+    explored = explore_protocol(BROKEN["without a commit token"])
     assert explored.problem == "driver 2 takes checkpoint 1 of driver 1 for its own"
     assert any("the request is lost" in step for step in explored.trace)
 
 
 def test_a_claimed_checkpoint_keeps_its_files_after_late_commits() -> None:
-    explored = checked(Protocol(starts=1, checkpoints=2, lost_answers=0, claimers=1))
+    explored = explore_protocol(Protocol(starts=1, checkpoints=2, lost_answers=0, claimers=1))
     assert explored.problem is None, "\n".join(explored.trace)
     assert explored.states > 300
 
 
 def test_without_the_end_of_its_job_a_late_checkpoint_lacks_files() -> None:
-    explored = checked(BROKEN["a claim to a checkpoint that does not end its job"])
+    explored = explore_protocol(BROKEN["a claim to a checkpoint that does not end its job"])
     assert explored.problem == (
         "checkpoint 2 is there without the shared file of checkpoint 1 of driver 1"
     )
@@ -54,7 +54,7 @@ def test_without_the_end_of_its_job_a_late_checkpoint_lacks_files() -> None:
 
 
 def test_data_deleted_before_metadata_leaves_a_checkpoint_without_files() -> None:
-    explored = checked(BROKEN["data deleted before metadata"])
+    explored = explore_protocol(BROKEN["data deleted before metadata"])
     assert explored.problem is not None
     assert explored.problem.startswith("checkpoint 1 is there without the exclusive file")
 

@@ -45,12 +45,7 @@ def size_of(rows: pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table) -> int
 def gather(
     batches: Iterable[pa.RecordBatch], max_rows: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Gather rows in few large batches. No batch is empty, or too large for Arrow.
-
-    Args:
-        batches: The rows, in one schema.
-        max_rows: Begin another batch at this number of rows; None for no bound.
-    """
+    """Gather rows in few large batches. No batch is empty, or too large for Arrow, or continued at `max_rows` rows."""
     gathered: list[pa.RecordBatch] = []
     rows = gathered_bytes = 0
     for batch in batches:
@@ -99,12 +94,7 @@ def compact_chunks(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.Chunke
 def take_rows(
     parts: Sequence[pa.RecordBatch], rows: npt.NDArray[np.int64]
 ) -> Iterator[pa.RecordBatch]:
-    """Take rows in the order of their positions, in few batches: a single one if Arrow can hold them.
-
-    Args:
-        parts: All rows, in batches of one schema.
-        rows: The positions of rows among those of all parts.
-    """
+    """Take rows by their positions among those of all parts, in few batches: a single one if Arrow can hold them."""
     count = sum(part.num_rows for part in parts)
     row_bytes = sum(map(size_of, parts)) / max(1, count)
     if len(rows) < 2 or len(rows) * row_bytes <= MAX_BATCH_BYTES:

@@ -14,12 +14,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def equal_rows(left: pa.Array, right: pa.Array) -> Flags:
-    """Compare the rows of two arrays place by place.
-
-    Args:
-        left: An array.
-        right: An array of the same length and type.
-    """
+    """Compare the rows of two arrays of the same length and type, place by place."""
     kind = left.type
     if types.is_null(kind):
         return np.ones(len(left), np.bool_)

@@ -43,14 +43,9 @@ _NOT_READABLE = (struct.error, IndexError)
 
 
 def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
-    """Return the places of a file's dictionaries and of its record batches.
+    """Return the places of the dictionaries and of the record batches of a file of `length` bytes.
 
-    Args:
-        read: Reads bytes of the file.
-        length: Length of the file in bytes.
-
-    Raises:
-        ValueError: The bytes are not an Arrow file, a block is outside it, or the blocks together are larger.
+    Raises `ValueError` if the bytes are not an Arrow file, a block is outside it, or the blocks together are larger.
     """
     try:
         size, _ = _TAIL.unpack(read(length - _TAIL.size, _TAIL.size))
@@ -74,15 +69,9 @@ def blocks_of(read: Read, length: int) -> tuple[list[Block], list[Block]]:
 
 
 def check_block(read: Read, block: Block, max_bytes: int) -> None:
-    """Refuse a block that would be too large once it is decompressed.
+    """Refuse a block that would have more than `max_bytes` once it is decompressed; 0 refuses every compressed block.
 
-    Args:
-        read: Reads bytes of the file.
-        block: The block's place.
-        max_bytes: The most bytes of a decompressed block; 0 refuses every compressed block.
-
-    Raises:
-        ValueError: The block would be larger, or is not a block.
+    Raises `ValueError` if the block would be larger, or is not a block.
     """
     offset, length, body = block
     total = 0

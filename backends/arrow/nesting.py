@@ -59,9 +59,7 @@ def fields_of(type: pa.DataType) -> list[pa.Field]:
 def paths_in(type: pa.DataType, path: str) -> list[str]:
     """Return the paths of the fields that are directly inside a type, such as `lines[].price`.
 
-    Args:
-        type: The type.
-        path: The type's own path; empty for an outermost type.
+    `path` is the type's own; it is empty for an outermost type.
     """
     if types.is_struct(type):
         return [path_below(path, field.name) for field in type]
@@ -88,12 +86,9 @@ def types_in(type: pa.DataType) -> Iterator[pa.DataType]:
 def mapped_type(
     type: pa.DataType, change: Callable[[pa.DataType], pa.DataType], *, may_be_null: bool = False
 ) -> pa.DataType:
-    """Replace each innermost type inside a type.
+    """Replace each innermost type inside a type by the result of `change`.
 
-    Args:
-        type: The type.
-        change: Returns the type that replaces a type.
-        may_be_null: Whether everything inside becomes nullable, except keys of maps.
+    If it `may_be_null`, everything inside becomes nullable, except keys of maps.
     """
     if not fields_of(type):
         return change(type)

@@ -230,10 +230,7 @@ def _unambiguous(value: Any) -> Any:
 def no_object_error(place: str, type: pa.DataType, reason: str) -> InvalidRequestError:
     """Return the error for a value without a Python object: a time beyond its calendar, text that is not UTF-8.
 
-    Args:
-        place: The value and its place, such as the name of a column.
-        type: Its type.
-        reason: The reason, such as the name of Python's own error; no values.
+    It names the value's place, such as a column, and the reason, such as the name of Python's error, but no values.
     """
     message = (
         f"{place}: Python has no object for a value of type {type} ({reason}); take it as Arrow data, or give it another "

@@ -22,9 +22,7 @@ def check_sketches() -> None:
 def union_of_sketches(sketches: Sequence[bytes]) -> bytes:
     """Return the sketch of the values of all sketches, with the size of the largest one.
 
-    Raises:
-        IncompatibleValueError: Bytes are not a sketch.
-        InvalidRequestError: The package is not installed.
+    Raises `IncompatibleValueError` if bytes are not a sketch, and `InvalidRequestError` if the package is not installed.
     """
     package = _datasketches()
     read = [_read(data) for data in sketches]
@@ -38,9 +36,7 @@ def union_of_sketches(sketches: Sequence[bytes]) -> bytes:
 def estimates_of_sketches(sketches: Iterable[bytes | None]) -> pa.Array:
     """Estimate the number of distinct values of each sketch, rounded as Spark rounds it; 0 for None.
 
-    Raises:
-        IncompatibleValueError: Bytes are not a sketch.
-        InvalidRequestError: The package is not installed.
+    Raises the same as `union_of_sketches`.
     """
     counts = [0 if data is None else int(_read(data).get_estimate() + 0.5) for data in sketches]
     return pa.array(counts, pa.int64())

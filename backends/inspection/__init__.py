@@ -1,7 +1,7 @@
 """States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
-Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts` and
-`keyed_parts` are their stored parts. `reading` has the functions for users. `state_check` checks whether a job could
+Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them, and `keyed_parts`
+those of keyed state. `reading` has the functions for users. `state_check` checks whether a job could
 restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
@@ -25,13 +25,7 @@ from holdfast.backends.inspection.keyed_writing import (
     write_partitioned_tables,
 )
 from holdfast.backends.inspection.operator_writing import StateRows, write_states
-from holdfast.backends.inspection.reading import (
-    Raw,
-    iter_state,
-    read_state,
-    readable_state,
-    states,
-)
+from holdfast.backends.inspection.reading import Raw, iter_state, read_state, readable_state, states
 from holdfast.backends.inspection.state_check import RestoreOutcome, StateCheck, check_restore
 from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn, StatePart
 

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.backends.inspection.keyed_parts import Table, tables_of
-from holdfast.backends.inspection.operator_parts import KINDS, RawPart, SectionPart
-from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn, StatePart
+from holdfast.backends.inspection.state_parts import (
+    KINDS,
+    RawPart,
+    ReadableState,
+    SectionPart,
+    ShownColumn,
+    StatePart,
+)
 from holdfast.backends.keyed import TableSpec
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import (

@@ -1,6 +1,5 @@
 """Differences between two checkpoints. Only the types of states are read, no elements."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ class FileComparison:
         only_second: Files of the second with bytes that the first doesn't have.
         shared: Files that both refer to.
         copies: Files of the second with the same bytes as another file of the first.
-        inline_differs: Whether state inside `_metadata` differs.
+        inline_differs: Whether state inside a `_metadata` has bytes that the other checkpoint doesn't have.
     """
 
     only_first: tuple[FileStateHandle, ...]
@@ -111,13 +110,18 @@ def compare_files(
     in_both = {file.uri for file in shared}
     left = [file for uri, file in ours.items() if uri not in in_both]
     right = [file for uri, file in theirs.items() if uri not in in_both]
-    known, others = set(map(without_place, left)), set(map(without_place, right))
+    known, others = set(map(without_place, first)), set(map(without_place, second))
+    same_bytes = known & others
     return FileComparison(
         only_first=tuple(file for file in left if without_place(file) not in others),
         only_second=tuple(file for file in right if without_place(file) not in known),
         shared=tuple(shared),
         copies=tuple(file for file in right if without_place(file) in known),
-        inline_differs=_inline(first) != _inline(second),
+        inline_differs=any(
+            without_place(stream) not in same_bytes
+            for stream in [*first, *second]
+            if isinstance(stream, ByteStreamStateHandle)
+        ),
     )
 
 
@@ -161,8 +165,3 @@ def _contents(operator: StoredOperator) -> dict[int, StoredSubtask]:
         for index, subtask in operator.subtasks.items()
         if subtask.streams()
     }
-
-
-def _inline(streams: Iterable[StreamStateHandle]) -> Counter[bytes]:
-    """Count the states inside `_metadata`: it may have the same bytes several times."""
-    return Counter(stream.data for stream in streams if isinstance(stream, ByteStreamStateHandle))

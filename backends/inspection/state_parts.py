@@ -1,14 +1,19 @@
 """The parts of a state, one for each subtask, and the rows that are read from them.
 
     StatePart      one subtask's part of a state, in storage
+    SectionPart    a part of a list, a union list or a broadcast state
+    RawPart        a part of a raw state, of operators or keyed
     ReadableState  the parts of a state with known columns, which are read as rows
     ShownColumn    a stored column in the form in which rows have it
+
+`keyed_parts` has the parts of managed keyed state.
 
 A new kind of state is a class with the methods of `StatePart`, and a line in `catalogue.READERS`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -22,9 +27,26 @@ from holdfast.backends.serializers import (
     pack_elements,
     stored_serializer,
 )
+from holdfast.backends.snapshot import (
+    LIST_COLUMNS,
+    MAP_COLUMNS,
+    blocks_and_rows,
+    has_same_form,
+    location_of,
+    raw_key_groups,
+    raw_operator_partitions,
+    read_blocks,
+    read_schema,
+)
 from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError, StateMigrationError
-from holdfast.locations.handles import StreamStateHandle
+from holdfast.locations.handles import (
+    KeyGroupsStateHandle,
+    OperatorStateMode,
+    RawOperatorStateHandle,
+    StatePartitions,
+    StreamStateHandle,
+)
 
 _PLAIN = message_pack_decoder(list[Any])
 
@@ -107,6 +129,15 @@ POSITIONS = (SUBTASK, PARTITION, KEY_GROUP)
 MAX_ROWS = 1 << 16
 MAX_BYTES = 64 << 20
 """Maximum size of a batch, unless a single row is larger."""
+
+KINDS = {
+    OperatorStateMode.SPLIT_DISTRIBUTE: "list",
+    OperatorStateMode.UNION: "union",
+    OperatorStateMode.BROADCAST: "broadcast",
+}
+
+PARALLEL_BYTES = 64 << 20
+"""Approximate number of bytes of a section that each of several parallel readers reads."""
 
 Extent: TypeAlias = tuple[StreamStateHandle, int, int]
 """Bytes in a stream: the stream, a number that identifies them there, such as their offset, and the length."""
@@ -212,6 +243,122 @@ class ReadableState:
         if self.has_subtasks:
             arrays.insert(0, pa.repeat(pa.scalar(subtask, pa.int32()), len(rows)))
         return pa.record_batch(arrays, schema=self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPart:
+    """A subtask's part of a managed state.
+
+    Attributes:
+        partitions: The place in the stream, and the range of elements that belong to the state.
+        blocks: Range of the indices of blocks of rows, without the end; None for all.
+    """
+
+    subtask: int
+    name: str
+    stream: StreamStateHandle
+    partitions: StatePartitions
+    blocks: tuple[int, int] | None = None
+
+    @property
+    def elements(self) -> int:
+        return self.partitions.count
+
+    def extents(self) -> list[Extent]:
+        return [(self.stream, self.partitions.offset, self.partitions.length)]
+
+    def stored_schema(self) -> pa.Schema:
+        place = self.partitions
+        return read_schema(self.stream, place.offset, place.length, name=self.name)
+
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
+        mode, names = self.partitions.mode, tuple(stored.names)
+        is_map = mode is OperatorStateMode.BROADCAST
+        if names != (MAP_COLUMNS if is_map else LIST_COLUMNS):
+            message = (
+                f"state {self.name!r} has columns {names}, which a {KINDS[mode]} state can't have"
+            )
+            raise CheckpointCorruptedError(message)
+        shown_names = (KEY, VALUE) if is_map else (VALUE,)
+        return tuple(
+            ShownColumn.of(field, shown_name, self.name)
+            for field, shown_name in zip(stored, shown_names, strict=True)
+        )
+
+    def split(self) -> list["SectionPart"]:
+        place = self.partitions
+        wanted = -(-place.length // PARALLEL_BYTES)
+        if wanted < 2 or place.first:
+            return [self]
+        count, rows = blocks_and_rows(self.stream, place.offset, place.length, name=self.name)
+        if place.count != rows:  # the range of elements is not a range of whole blocks
+            return [self]
+        bounds = sorted({count * number // wanted for number in range(wanted + 1)})
+        return [replace(self, blocks=blocks) for blocks in pairwise(bounds)]
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        place, name = self.partitions, self.name
+        blocks = read_blocks(self.stream, place.offset, place.length, name=name, blocks=self.blocks)
+        # A subtask stores whole sections; only a restore distributes parts of a section.
+        skip, left = place.first, place.count
+        for block in blocks:
+            if not has_same_form(block.schema, stored, name):
+                raise form_error(name, self.subtask)
+            batch = block.slice(skip, left)
+            skip = max(0, skip - len(block))
+            left -= len(batch)
+            yield batch
+        if left and self.blocks is None:
+            message = f"state {name!r} has {place.count - left} elements, expected {place.count}"
+            raise CheckpointCorruptedError(message, location_of(self.stream))
+
+
+@dataclass(frozen=True, slots=True)
+class RawPart:
+    """A subtask's part of a raw state: a row for each partition or key group."""
+
+    subtask: int
+    handle: RawOperatorStateHandle | KeyGroupsStateHandle
+
+    @property
+    def elements(self) -> int:
+        return sum(unit is not None for unit in self.handle.partitions)
+
+    def extents(self) -> list[Extent]:
+        return [(self.handle.stream, *unit) for unit in self.handle.partitions if unit is not None]
+
+    def stored_schema(self) -> pa.Schema:
+        is_keyed = isinstance(self.handle, KeyGroupsStateHandle)
+        number = KEY_GROUP if is_keyed else PARTITION
+        return pa.schema([(number, pa.int32()), (VALUE, pa.binary())])
+
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
+        number, value = stored
+        return (
+            ShownColumn.of(number, number.name, ""),
+            ShownColumn(value.name, "", None, value.type),
+        )
+
+    def split(self) -> list["RawPart"]:
+        return [self]
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.handle, KeyGroupsStateHandle):
+            units = ((stream.key_group, stream.read()) for stream in raw_key_groups([self.handle]))
+        else:
+            partitions = raw_operator_partitions([self.handle])
+            units = ((number, stream.read()) for number, stream in enumerate(partitions))
+        numbers: list[int] = []
+        contents: list[bytes] = []
+        size = 0
+        for number, content in units:
+            numbers.append(number)
+            contents.append(content)
+            size += len(content)
+            if size >= MAX_BYTES or len(contents) >= MAX_ROWS:
+                yield pa.record_batch([numbers, contents], schema=stored)
+                numbers, contents, size = [], [], 0
+        yield pa.record_batch([numbers, contents], schema=stored)
 
 
 def form_error(state: str, subtask: int) -> StateMigrationError:

@@ -4,9 +4,9 @@
     keys              the distinct keys of a batch, sorted once; lookups of a single key
     states            the states that users call, by batch or by key; each is stored as rows of a table
     table             the interface between states and backends: tables of rows with an identity
-    columnar          sorted segments in Arrow, memory-mapped: the default backend
+    segments          sorted segments in Arrow, memory-mapped: the columnar backend, which is the default
     heap              dictionaries: simple, and the oracle of the other backends in tests
-    rocksdb           RocksDB: for large values, and states larger than memory; imported on demand
+    rocksdb_tables    RocksDB: for large values, and states larger than memory; imported on demand
     rocksdb_settings  its settings
     opening           tables of a backend by its name; conversion of handles to segments
 
@@ -14,7 +14,6 @@ States don't depend on how rows are stored, and tables don't depend on the meani
 """
 
 from holdfast.backends.keyed.backend import KeyedStateBackend
-from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.keys import Keys, rows_of_key
 from holdfast.backends.keyed.opening import (
@@ -31,8 +30,10 @@ from holdfast.backends.keyed.rocksdb_settings import (
     RocksDBSettings,
 )
 from holdfast.backends.keyed.segments import (
+    ColumnarStateTables,
     RestoredTable,
     TableManifest,
+    Workspace,
     encode_manifest,
     read_manifest,
     read_tables,
@@ -62,8 +63,8 @@ from holdfast.backends.keyed.table import (
     StateTables,
     TableRows,
     TableSpec,
+    time_part,
 )
-from holdfast.backends.keyed.times import time_part
 
 __all__ = [
     "BACKEND_NAMES",

@@ -25,14 +25,12 @@ from holdfast.backends.keyed.states import (
     TimerService,
     ValueState,
 )
-from holdfast.backends.keyed.table import StateTables, TableSpec, plain_schema
-from holdfast.backends.keyed.times import whole_ms
+from holdfast.backends.keyed.table import NO_COLUMNS, StateTables, TableSpec, plain_schema, whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
 from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import CheckpointStreamFactory
 
-_NO_NAMESPACE = pa.schema([])
 _EVENT_TIMERS = f"{TIMERS}event/"
 _PROCESSING_TIMERS = f"{TIMERS}processing/"
 
@@ -135,7 +133,7 @@ class KeyedStateBackend:
         return keys.with_columns(keys.codes, columns, self._hash_of)
 
     def get_state(
-        self, descriptor: ValueStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
+        self, descriptor: ValueStateDescriptor, namespace: pa.Schema = NO_COLUMNS
     ) -> ValueState:
         """Return the value state of that name; the same object each time. A new state is empty.
 
@@ -152,31 +150,31 @@ class KeyedStateBackend:
         return self._states.value_state(descriptor, plain_schema(namespace))
 
     def get_list_state(
-        self, descriptor: ListStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
+        self, descriptor: ListStateDescriptor, namespace: pa.Schema = NO_COLUMNS
     ) -> KeyedListState:
         """Return the list state of that name, as `get_state` does."""
         return self._states.list_state(descriptor, plain_schema(namespace))
 
     def get_map_state(
-        self, descriptor: MapStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
+        self, descriptor: MapStateDescriptor, namespace: pa.Schema = NO_COLUMNS
     ) -> MapState:
         """Return the map state of that name, as `get_state` does; the type of map keys must be hashable."""
         return self._states.map_state(descriptor, plain_schema(namespace))
 
     def get_reducing_state(
-        self, descriptor: ReducingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
+        self, descriptor: ReducingStateDescriptor, namespace: pa.Schema = NO_COLUMNS
     ) -> ReducingState:
         """Return the reducing state of that name, as `get_state` does."""
         return self._states.reducing_state(descriptor, plain_schema(namespace))
 
     def get_aggregating_state(
-        self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
+        self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema = NO_COLUMNS
     ) -> AggregatingState:
         """Return the aggregating state of that name, as `get_state` does."""
         return self._states.aggregating_state(descriptor, plain_schema(namespace))
 
     def event_time_timers(
-        self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
+        self, name: str = "timers", namespace: pa.Schema = NO_COLUMNS
     ) -> TimerService:
         """Return the event-time timers of that name; the same object each time.
 
@@ -186,7 +184,7 @@ class KeyedStateBackend:
         return self._states.timers(_EVENT_TIMERS + name, plain_schema(namespace))
 
     def processing_time_timers(
-        self, name: str = "timers", namespace: pa.Schema = _NO_NAMESPACE
+        self, name: str = "timers", namespace: pa.Schema = NO_COLUMNS
     ) -> TimerService:
         """Return the processing-time timers of that name, as `event_time_timers` does."""
         return self._states.timers(_PROCESSING_TIMERS + name, plain_schema(namespace))
@@ -254,8 +252,7 @@ class KeyedStateBackend:
         """
         cursor = self._cursor
         if not 0 <= index < cursor.count:
-            message = f"key index {index} is out of range for {cursor.count} keys"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"key index {index} is out of range for {cursor.count} keys")
         cursor.index = index
 
     def set_current_namespace(self, *namespace: Any) -> None:

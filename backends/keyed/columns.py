@@ -6,7 +6,7 @@ number there. Any other column is an Arrow array. NumPy takes and compares numbe
 Cells are rows as Python values: hashable, equal where the rows are, and converted back without a change.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
@@ -23,6 +23,7 @@ from holdfast.backends.arrow import (
     is_bytes,
     is_text,
     mapped_type,
+    plain_floats,
     run_starts,
 )
 from holdfast.errors import InvalidRequestError
@@ -31,12 +32,7 @@ Column: TypeAlias = npt.NDArray[Any] | pa.Array
 Rows = npt.NDArray[np.int64]
 """Positions of rows."""
 
-_TIMES = (
-    types.is_timestamp,
-    types.is_time,
-    types.is_duration,
-    types.is_date,
-)
+_TIMES = (types.is_timestamp, types.is_time, types.is_duration, types.is_date)
 _INTEGERS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _PLAIN_CELLS = (
     types.is_null,
@@ -80,12 +76,9 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
 def to_arrow(
     column: Column, type: pa.DataType, present: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Make an Arrow array of a column.
+    """Make an Arrow array of a column; `type` is that of the array that the column was made of.
 
-    Args:
-        column: The column.
-        type: The type of the array that the column was made of.
-        present: Rows of a NumPy array that have a value, the others become null; None if all have one.
+    Rows of a NumPy array become null if they are not `present`.
     """
     if isinstance(column, np.ndarray):
         data = pa.py_buffer(np.ascontiguousarray(column))
@@ -96,6 +89,12 @@ def to_arrow(
     if types.is_run_end_encoded(type):
         return pc.run_end_encode(column, run_end_type=type.run_end_type)
     return conform(column, type)
+
+
+def to_arrays(columns: Iterable[Column], fields: Iterable[pa.Field]) -> tuple[pa.Array, ...]:
+    """Make Arrow arrays of columns of these fields."""
+    pairs = zip(columns, fields, strict=True)
+    return tuple(to_arrow(column, field.type) for column, field in pairs)
 
 
 def column_type(type: pa.DataType) -> pa.DataType:
@@ -114,7 +113,6 @@ def _without_views(type: pa.DataType) -> pa.DataType:
 
 
 def take(column: Column, rows: npt.NDArray[Any]) -> Column:
-    """Return the values at these rows."""
     if isinstance(column, np.ndarray):
         return column.take(rows)
     return column.take(pa.array(rows))
@@ -151,8 +149,7 @@ def concatenate(columns: Sequence[Column], type: pa.DataType) -> Column:
 def concatenate_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
     """Concatenate Arrow arrays of one type; there must be at least one.
 
-    Raises:
-        InvalidRequestError: The values exceed one array of their type.
+    Raises `InvalidRequestError` if the values exceed one array of their type.
     """
     try:
         return pa.concat_arrays(arrays)
@@ -194,16 +191,10 @@ def _same(left: Column, right: Column) -> npt.NDArray[np.bool_]:
 def group_equal_rows(
     order: Rows, sort_keys: npt.NDArray[np.uint64], columns: Sequence[Column]
 ) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Bring equal rows together, also where unequal rows share a sort key.
+    """Bring rows with equal columns together, also where unequal rows share a sort key.
 
-    Args:
-        order: Rows, ascending by sort key.
-        sort_keys: Their sort keys, in this order; equal rows have equal sort keys.
-        columns: The columns that decide whether rows are equal.
-
-    Returns:
-        The order, in which equal rows are adjacent and in the given order; and whether each row is the first
-        of its group.
+    Rows are in ascending order of their sort keys, which are given in this order; equal rows have equal ones. Returns
+    the order in which equal rows are adjacent, and in the given order; and whether each row is the first of its group.
     """
     is_first = run_starts(sort_keys)
     alike = (~is_first).nonzero()[0]
@@ -232,8 +223,9 @@ def _resolve_hash_collisions(
     sorted_at = _sort_by_arrow(groups, [take(column, rows) for column in columns])
     if sorted_at is None:
         numbers: dict[tuple[object, ...], int] = {}
-        values = zip(groups.tolist(), rows_as_tuples(columns, rows), strict=True)
-        number = [numbers.setdefault((group, *row), len(numbers)) for group, row in values]
+        cells = (_comparable_cells(take(column, rows)) for column in columns)
+        values = zip(groups.tolist(), *cells, strict=True)
+        number = [numbers.setdefault(row, len(numbers)) for row in values]
         sorted_at = np.lexsort((np.array(number), groups))  # stable
     order = order.copy()
     order[at] = rows.take(sorted_at)
@@ -265,31 +257,9 @@ def _columns_to_sort_by(column: Column) -> Iterator[Column]:
         yield column
 
 
-def rows_as_tuples(columns: Sequence[Column], rows: Rows) -> list[tuple[Hashable, ...]]:
-    """Return rows as tuples that are equal where the rows are; in Python, so for few rows."""
-    return list(zip(*(_hashable_values(take(column, rows)) for column in columns), strict=True))
-
-
-def _hashable_values(column: Column) -> list[Hashable]:
-    """Return values that are equal in Python where the rows are."""
-    if isinstance(column, np.ndarray):
-        if column.dtype.kind == "f":
-            column = np.where(column == 0, column.dtype.type(0), column)  # 0.0 and -0.0
-            nan = np.isnan(column)
-            bits = column.view(f"<i{column.itemsize}")
-            return cast("list[Hashable]", np.where(nan, np.int64(-1), bits).tolist())
-        return cast("list[Hashable]", column.tolist())
-    return [_hashable(value) for value in column.to_pylist()]
-
-
-def _hashable(value: object) -> Hashable:
-    if isinstance(value, list):
-        return tuple(_hashable(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((name, _hashable(item)) for name, item in value.items())
-    if isinstance(value, float) and value != value:  # noqa: PLR0124  # NaN
-        return "NaN"
-    return value
+def _comparable_cells(column: Column) -> list[Any]:
+    """Return cells that are equal where the rows are; in Python, so for few rows."""
+    return to_cells(plain_floats(pa.array(column) if isinstance(column, np.ndarray) else column))
 
 
 def to_cells(column: pa.Array) -> list[Any]:
@@ -326,27 +296,18 @@ def from_cells(cells: Sequence[Any], type: pa.DataType) -> pa.Array:
     if _storage_type(type) is not None:
         return pa.array(cells, _storage_type(type)).view(type)
     if types.is_struct(type):
-        missing = np.fromiter((cell is None for cell in cells), np.bool_, len(cells))
         children = [
             from_cells([None if cell is None else cell[index] for cell in cells], field.type)
             for index, field in enumerate(type)
         ]
         if not children:
             return pa.array([None if cell is None else {} for cell in cells], type)
-        return pa.StructArray.from_arrays(children, fields=list(type), mask=pa.array(missing))
+        return pa.StructArray.from_arrays(children, fields=list(type), mask=_missing(cells))
     if _is_list(type):
-        missing = np.fromiter((cell is None for cell in cells), np.bool_, len(cells))
         lengths = [0 if cell is None else len(cell) for cell in cells]
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         elements = [element for cell in cells if cell is not None for element in cell]
-        is_large = types.is_large_list(type)
-        make = pa.LargeListArray if is_large else pa.ListArray
-        return make.from_arrays(
-            pa.array(offsets, pa.int64() if is_large else pa.int32()),
-            from_cells(elements, type.value_type),
-            type=type,
-            mask=pa.array(missing),
-        )
+        return list_array(offsets, from_cells(elements, type.value_type), type, _missing(cells))
     if any(is_type(type) for is_type in _PLAIN_CELLS):
         column = pa.array(cells, type)
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -362,6 +323,20 @@ def _storage_type(type: pa.DataType) -> pa.DataType | None:
     if types.is_floating(type) or types.is_temporal(type):
         return None if types.is_interval(type) else _INTEGERS[type.bit_width]
     return None
+
+
+def list_array(
+    offsets: Rows, elements: pa.Array, type: pa.DataType, missing: pa.Array | None
+) -> pa.Array:
+    """Return an array of lists or large lists; null where the flags are set."""
+    make, width = pa.ListArray, pa.int32()
+    if types.is_large_list(type):
+        make, width = pa.LargeListArray, pa.int64()
+    return make.from_arrays(pa.array(offsets, width), elements, type=type, mask=missing)
+
+
+def _missing(cells: Sequence[Any]) -> pa.Array:
+    return pa.array([cell is None for cell in cells], pa.bool_())
 
 
 def _is_list(type: pa.DataType) -> bool:

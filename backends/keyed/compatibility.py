@@ -1,7 +1,7 @@
 """Compatibility checks of a requested state with its stored types and with earlier requests. Pure."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -17,12 +17,7 @@ from holdfast.errors import InvalidRequestError, StateMigrationError
 
 @dataclass(frozen=True, slots=True)
 class StateDefault:
-    """The default of a requested state. Defaults are equal if their stored bytes are, as those of NaN.
-
-    Attributes:
-        value: The default.
-        stored: The bytes that a state of its type stores.
-    """
+    """The default of a requested state. Defaults are equal if the bytes that its type stores are, as those of NaN."""
 
     value: Any = dataclasses.field(compare=False)
     stored: bytes
@@ -49,7 +44,6 @@ class StateFunction:
 
     @classmethod
     def of(cls, function: Any) -> "StateFunction":
-        """Return the identity of a function."""
         while isinstance(function, partial):
             function = function.func
         name = getattr(function, "__name__", type(function).__name__)
@@ -89,10 +83,7 @@ def check_key(stored: TableSpec, key: pa.Schema) -> None:
 def check_kind(stored: TableSpec, spec: TableSpec, renamed: Mapping[str, str]) -> None:
     """Reject a requested state that the stored one can't become. Raises `StateMigrationError`.
 
-    Args:
-        stored: The stored state.
-        spec: The requested state.
-        renamed: The stored names of renamed fields, by their present names.
+    `renamed` has the stored names of renamed fields, by their present names.
     """
     before: str = stored.kind
     now: str = spec.kind
@@ -117,13 +108,7 @@ def check_kind(stored: TableSpec, spec: TableSpec, renamed: Mapping[str, str]) -
 def has_same_folds(
     stored: TableSpec, spec: TableSpec, renamed: Mapping[str, str] = MappingProxyType({})
 ) -> bool:
-    """Return whether each stored column keeps its fold; a struct may gain columns, or change their order.
-
-    Args:
-        stored: The stored state.
-        spec: The requested state.
-        renamed: The stored names of renamed columns, by their present names.
-    """
+    """Return whether each stored column keeps its fold; a struct may gain columns, or change their order."""
     if not (stored.is_struct and spec.is_struct and stored.folds and spec.folds):
         return stored.folds == spec.folds
     before = dict(zip(stored.values.names, stored.folds, strict=True))
@@ -162,18 +147,7 @@ def check_same_spec(known: TableSpec, spec: TableSpec) -> None:
         raise InvalidRequestError(message)
 
 
-def check_no_mixed_tables(names: Collection[str]) -> None:
-    """Reject a snapshot of tables with rows of several types. Raises `StateMigrationError`."""
-    if names:
-        message = (
-            f"states {sorted(names)} were stored with several types each, and were not requested; "
-            "request them, so that their values are migrated to one type"
-        )
-        raise StateMigrationError(message)
-
-
 def _describe(settings: Sequence[Any]) -> str:
-    """Describe a requested state, for messages."""
     words = []
     for part in settings:
         if isinstance(part, pa.Schema):

@@ -22,14 +22,14 @@ from holdfast.backends.keyed.columns import (
     column_type,
     concatenate_arrays,
     from_arrow,
+    list_array,
     numpy_type,
     take,
+    to_arrays,
     to_arrow,
 )
 from holdfast.backends.keyed.table import Flags, Fold, TableSpec
 from holdfast.errors import InvalidRequestError
-
-_HALF = np.int64(0xFFFF_FFFF)
 
 
 class _FoldOverflowError(ArithmeticError):
@@ -46,17 +46,10 @@ def fold_values(values: Sequence[Column], bounds: Rows, spec: TableSpec) -> list
 
 def fold_into(
     before: Sequence[pa.Array], added: Sequence[pa.Array], has_before: Flags, spec: TableSpec
-) -> list[pa.Array]:
-    """Fold added rows of a table into the rows that are there.
+) -> tuple[pa.Array, ...]:
+    """Fold added values of a table into those before, if the row has some; else they stay as they are.
 
-    Args:
-        before: The columns of values of the rows that are there.
-        added: The values of the added rows, as many.
-        has_before: The added rows to fold into the row before; the others stay as they are.
-        spec: The table's name, columns and types.
-
-    Raises:
-        InvalidRequestError: A sum overflows its type.
+    Raises `InvalidRequestError` if a sum overflows its type.
     """
     count = len(has_before)
     rows = np.arange(2 * count)
@@ -69,27 +62,16 @@ def fold_into(
         take(from_arrow(concatenate_arrays([old, new])), at)
         for old, new in zip(before, added, strict=True)
     ]
-    return [
-        to_arrow(column, field.type)
-        for column, field in zip(fold_values(operands, bounds, spec), spec.values, strict=True)
-    ]
+    return to_arrays(fold_values(operands, bounds, spec), spec.values)
 
 
 def fold_column(
     column: Column, type: pa.DataType, bounds: Rows, fold: Fold, *, state: str
 ) -> Column:
-    """Fold each group of adjacent operands into one value.
+    """Fold each group of adjacent operands, oldest first, into one value of the same type.
 
-    Args:
-        column: The operands, oldest first in each group.
-        type: Their type, and the type of the values.
-        bounds: The start of each group, then the end of the last one. The value of a group without operands is
-            null, or any number.
-        fold: The operation that combines two operands.
-        state: The state's name, for errors.
-
-    Raises:
-        InvalidRequestError: A sum overflows the type, or bytes are not a sketch.
+    `bounds` has the start of each group, then the end of the last one. The value of a group without operands is null,
+    or any number. Raises `InvalidRequestError` if a sum overflows the type, or bytes are not a sketch.
     """
     try:
         return _fold(column, column_type(type), bounds, fold)
@@ -155,23 +137,13 @@ def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[
         and max_count * int(numbers.min()) >= limits.min
     ):
         return np.add.reduceat(numbers, starts, dtype=numbers.dtype)
-    if numbers.dtype == np.uint64:
-        low = np.add.reduceat((numbers & np.uint64(_HALF)).view(np.int64), starts)
-        high = np.add.reduceat((numbers >> np.uint64(32)).view(np.int64), starts)
+    if numbers.dtype.itemsize < 8:
+        sums = np.add.reduceat(numbers, starts, dtype=np.int64)
     else:
-        wide = numbers.astype(np.int64, copy=False)
-        low = np.add.reduceat(wide & _HALF, starts)
-        high = np.add.reduceat(wide >> np.int64(32), starts)
-    # The sum is high * 2**32 + (low & _HALF), and neither overflows.
-    high += low >> np.int64(32)
-    low &= _HALF
-    lower, upper = limits.min, limits.max
-    over = (high > upper >> 32) | ((high == upper >> 32) & (low > upper & int(_HALF)))
-    under = (high < lower >> 32) | ((high == lower >> 32) & (low < lower & int(_HALF)))
-    if (over | under).any():
-        message = f"a sum is less than {lower} or greater than {upper}"
-        raise _FoldOverflowError(message)
-    return ((high << np.int64(32)) | low).astype(numbers.dtype)
+        sums = np.add.reduceat(numbers.astype(object), starts)  # Python's integers don't overflow
+    if (sums < limits.min).any() or (sums > limits.max).any():
+        raise _FoldOverflowError(f"a sum is less than {limits.min} or greater than {limits.max}")
+    return sums.astype(numbers.dtype)
 
 
 def _fold_lists(lists: pa.Array, bounds: Rows) -> pa.Array:
@@ -183,9 +155,7 @@ def _fold_lists(lists: pa.Array, bounds: Rows) -> pa.Array:
     present = np.concatenate([[0], np.cumsum(valid)])
     absent = present.take(bounds[1:]) == present.take(bounds[:-1])
     mask = pa.array(absent) if absent.any() else None
-    make = pa.LargeListArray if types.is_large_list(lists.type) else pa.ListArray
-    width = pa.int64() if types.is_large_list(lists.type) else pa.int32()
-    return make.from_arrays(pa.array(offsets, width), lists.flatten(), type=lists.type, mask=mask)
+    return list_array(offsets, lists.flatten(), lists.type, mask)
 
 
 def _fold_sketches(sketches: pa.Array, type: pa.DataType, bounds: Rows) -> pa.Array:

@@ -41,33 +41,24 @@ class Grouping:
 
     @classmethod
     def of_codes(cls, codes: Positions, groups: int) -> "Grouping":
-        """Group rows by known group numbers.
-
-        Args:
-            codes: The group of each row, 0 <= group < groups; no group is empty.
-            groups: The number of groups.
-        """
+        """Group rows by the number of each one's group, 0 <= group < groups; no group is empty."""
         return _NumberedGrouping(codes, groups)
 
     def __len__(self) -> int:
-        """The number of groups."""
         return len(self.starts)
 
     @cached_property
     def firsts(self) -> Positions:
-        """The first row of each group."""
         return self.order.take(self.starts)
 
     @property
     def lasts(self) -> Positions:
-        """The last row of each group."""
         return (
             self.order[np.append(self.starts[1:], len(self.order)) - 1] if len(self) else self.order
         )
 
     @cached_property
     def counts(self) -> Positions:
-        """The number of rows of each group."""
         return np.diff(np.append(self.starts, len(self.order)))
 
     @cached_property
@@ -95,13 +86,10 @@ class _NumberedGrouping(Grouping):
 def group_rows(
     sort_keys: SortKeys, columns: Sequence[pa.Array], *, by_counting: bool = False
 ) -> Grouping:
-    """Group rows with equal columns.
+    """Group rows with equal columns. Equal rows have equal sort keys; unequal rows can collide.
 
-    Args:
-        sort_keys: The sort key of each row. Equal rows have equal sort keys; unequal rows can collide.
-        columns: The columns to compare.
-        by_counting: Whether to use the counting sort, for sort keys that are hashes, so that nearly all differ in their
-            upper 32 bits, if NumPy has no vector instructions. The result is the same.
+    The counting sort has the same result. It is of use if NumPy has no vector instructions, for sort keys that are
+    hashes, so that nearly all differ in their upper 32 bits.
     """
     order, ascending = _counting_sort(sort_keys) if by_counting else _sort(sort_keys)
     order, is_first = group_equal_rows(order, ascending, columns)
@@ -111,10 +99,8 @@ def group_rows(
 def dictionary_encode_if_useful(column: pa.Array) -> tuple[pa.Array, Positions] | None:
     """Encode a column as distinct values and indices, if a sample shows few distinct values.
 
-    Hashing and sorting only the distinct values is then several times faster than with all rows.
-
-    Returns:
-        The values, including null, and for each row the index of its value; None if there are many values.
+    Hashing and sorting only the distinct values is then several times faster than with all rows. Returns them,
+    including null, and for each row the index of its value; None if there are many values.
     """
     rows = len(column)
     if rows < _MIN_SAMPLED_ROWS or pa.types.is_nested(column.type):
@@ -207,12 +193,9 @@ def _counting_sort(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
 def _finish_sort(
     order: Positions, sort_keys: SortKeys, upper: npt.NDArray[np.unsignedinteger[Any]]
 ) -> tuple[Positions, SortKeys]:
-    """Sort rows that are sorted by the upper bits of their sort key by all bits. Returns them with their sort keys.
+    """Sort rows by all bits of their sort keys; return them with their sort keys.
 
-    Args:
-        order: The rows; by arrival where the upper bits are equal.
-        sort_keys: The sort key of each row.
-        upper: The upper bits, ascending.
+    `order` has them by `upper` bits, ascending, and by arrival where these are equal.
     """
     ascending = sort_keys.take(order)
     descents = np.flatnonzero(ascending[1:] < ascending[:-1])

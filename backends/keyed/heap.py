@@ -1,7 +1,8 @@
 """The heap backend: all tables of a subtask in dictionaries, written in full with each snapshot."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,47 +10,32 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.keyed.columns import from_cells, to_cells
-from holdfast.backends.keyed.compatibility import check_no_mixed_tables, check_same_spec
+from holdfast.backends.keyed.eager_tables import EagerTables
 from holdfast.backends.keyed.folding import fold_into
-from holdfast.backends.keyed.segments import (
-    RestoredTable,
-    read_tables,
-    resolve_migration,
-    write_tables,
-)
-from holdfast.backends.keyed.sort_index import Identity, SortIndex
+from holdfast.backends.keyed.segments import read_tables, write_tables
 from holdfast.backends.keyed.table import (
+    STEP,
     Flags,
     Identities,
-    Migration,
     Operation,
     SortKeys,
     TableRows,
     TableSpec,
+    time_part,
 )
-from holdfast.backends.keyed.times import STEP, time_part
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import (
-    AsyncSnapshot,
-    SnapshotResult,
-    SnapshotStreams,
-)
-from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 
 _STEP_ROWS = 1 << 16
 
+Identity = tuple[Any, ...]
+
 
 class Row(NamedTuple):
-    """An immutable row.
-
-    Attributes:
-        sort_key: The sort key.
-        values: The cells of the value columns.
-        time_ms: The time of the last write.
-    """
+    """An immutable row: the cells of its value columns, and the time of the last write."""
 
     sort_key: int
     values: tuple[Any, ...]
@@ -59,22 +45,14 @@ class Row(NamedTuple):
 Rows = dict[Identity, Row]
 
 
-class HeapStateTables:
+class HeapStateTables(EagerTables["HeapTable"]):
     """Tables in dictionaries, one dictionary per key group: simple, for states much smaller than memory.
 
     Each snapshot writes all rows. The running tables share their dictionaries with it, and copy a dictionary
     before they change it.
 
-    Args:
-        key_groups: The key groups of the subtask.
-        handles: The stored state, written by such tables or by `ColumnarStateTables`; the handles' key groups
-            must not overlap.
-
-    Raises:
-        InvalidRequestError: Two handles have rows of the same key group.
-        CheckpointNotFoundError: A file is missing.
-        CheckpointCorruptedError: Stored bytes are corrupted.
-        UnsupportedFormatError: The state was written by a newer Holdfast, or is in RocksDB's files.
+    Arguments and errors are those of `open_tables`; also `InvalidRequestError` if two handles have rows of one key group,
+    and `UnsupportedFormatError` for RocksDB's files.
 
     Source:
         Flink, HeapKeyedStateBackend and CopyOnWriteStateTable.
@@ -83,73 +61,24 @@ class HeapStateTables:
     def __init__(
         self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
     ) -> None:
-        self._key_groups = key_groups
-        self._tables: dict[str, HeapTable] = {}
-        self._mixed: dict[str, RestoredTable] = {}
-        self._requested: set[str] = set()
-        self._now_ms = 0
-        self._is_closed = False
-        for restored in read_tables(handles, key_groups):
-            table = HeapTable(restored.spec, 0)
-            try:
-                table.restore(restored.rows())
-            except StateMigrationError:
-                # It was stored with several types, which only a migration can unify.
-                self._mixed[restored.spec.name] = restored
-            else:
-                self._tables[restored.spec.name] = table
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return self._key_groups
-
-    def table(
-        self,
-        spec: TableSpec,
-        migration: Migration | None = None,
-        *,
-        rewrite: bool = False,  # noqa: ARG002  # all values are rewritten at once
-    ) -> "HeapTable":
-        mixed = self._mixed.get(spec.name)
-        known = self._tables.get(spec.name)
-        if known is not None and spec.name in self._requested:
-            check_same_spec(known.spec, spec)
-            return known
-        table = HeapTable(spec, self._now_ms)
-        if mixed is not None:
-            table.restore(mixed.rows(spec, migration))
-            del self._mixed[spec.name]
-        elif known is not None:
-            change = resolve_migration(known.spec, spec, migration)
-            table.restore([known.all_rows().migrate(known.spec, change)])
-        self._tables[spec.name] = table
-        self._requested.add(spec.name)
-        return table
-
-    def specs(self) -> Mapping[str, TableSpec]:
-        return {
-            name: table.spec
-            for tables in (self._mixed, self._tables)
-            for name, table in tables.items()
-        }
-
-    def drop(self, name: str) -> None:
-        self._tables.pop(name, None)
-        self._mixed.pop(name, None)
-        self._requested.discard(name)
-
-    def advance_time(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-        for table in self._tables.values():
-            table.now_ms = now_ms
+        super().__init__(key_groups)
+        self._restore(read_tables(handles, key_groups))
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> AsyncSnapshot:
-        if self._is_closed:
-            raise InvalidRequestError("the backend is closed")
-        check_no_mixed_tables(self._mixed)
-        strategy = _HeapSnapshotStrategy(self._tables, self._key_groups)
-        resources = strategy.sync_prepare_resources(checkpoint_id)
-        return AsyncSnapshot.of(strategy, resources, factory)
+        self._check_snapshot()
+        return AsyncSnapshot.of(self, self.sync_prepare_resources(checkpoint_id), factory)
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> "_CapturedTables":  # noqa: ARG002  # the port's
+        return _CapturedTables([(table.spec, table.capture()) for table in self._tables.values()])
+
+    def async_snapshot(
+        self, resources: "_CapturedTables", streams: SnapshotStreams
+    ) -> SnapshotResult:
+        if not resources.tables:
+            return SnapshotResult()
+        tables = ((spec, _in_steps(spec, rows, _STEP_ROWS)) for spec, rows in resources.tables)
+        handle = write_tables(tables, self.key_groups, streams)
+        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Do nothing: no snapshot refers to another one."""
@@ -157,10 +86,11 @@ class HeapStateTables:
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Do nothing: no snapshot refers to another one."""
 
-    def close(self) -> None:
-        self._is_closed = True
-        self._tables.clear()
-        self._mixed.clear()
+    def _create(self, spec: TableSpec) -> "HeapTable":
+        return HeapTable(spec, lambda: self._now_ms)
+
+    def _delete_rows(self, name: str) -> None:
+        """Do nothing: the rows are in the table."""
 
 
 @dataclass
@@ -173,45 +103,19 @@ class _CapturedTables:
         self.tables = []
 
 
-@dataclass(frozen=True)
-class _HeapSnapshotStrategy:
-    tables: Mapping[str, "HeapTable"]
-    key_groups: KeyGroupRange
-
-    def sync_prepare_resources(self, checkpoint_id: int) -> _CapturedTables:  # noqa: ARG002  # the port's
-        return _CapturedTables([(table.spec, table.capture()) for table in self.tables.values()])
-
-    def async_snapshot(
-        self, resources: _CapturedTables, streams: SnapshotStreams
-    ) -> SnapshotResult:
-        if not resources.tables:
-            return SnapshotResult()
-        tables = ((spec, _in_steps(spec, rows, _STEP_ROWS)) for spec, rows in resources.tables)
-        handle = write_tables(tables, self.key_groups, streams)
-        return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
-
-
 class HeapTable:
     """A table in dictionaries: one per key group, with rows by identity.
 
     A snapshot shares the dictionaries with the running table, which copies a dictionary before its first
     change afterwards.
-
-    Args:
-        spec: The table's name, columns and types.
-        now_ms: The time of the batch.
     """
 
-    def __init__(self, spec: TableSpec, now_ms: int) -> None:
-        self._spec = spec
-        self.now_ms = now_ms
+    def __init__(self, spec: TableSpec, now_ms: Callable[[], int]) -> None:
+        self.spec = spec
+        self._now_ms = now_ms
         self._groups: dict[int, Rows] = {}
         self._shared: set[int] = set()
         self._indices: dict[int, SortIndex] = {}  # of the key groups that were read by range
-
-    @property
-    def spec(self) -> TableSpec:
-        return self._spec
 
     def get(
         self, identities: Identities, *, include_expired: bool = False
@@ -225,7 +129,7 @@ class HeapTable:
         present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
         columns = tuple(
             from_cells([None if row is None else row.values[index] for row in rows], field.type)
-            for index, field in enumerate(self._spec.values)
+            for index, field in enumerate(self.spec.values)
         )
         return present, columns
 
@@ -239,16 +143,17 @@ class HeapTable:
         appended = operations == Operation.APPEND
         if appended.any():
             present, stored = self.get(identities)
-            values = fold_into(stored, values, present & appended, self._spec)
+            values = fold_into(stored, values, present & appended, self.spec)
         is_appended = appended.tolist()
         cells = [to_cells(column) for column in values]
         sort_keys = identities.sort_keys.tolist()
+        now_ms = self._now_ms()
         for number, (group, identity) in enumerate(self._places(identities)):
             if operations[number] == Operation.DELETE:
                 self._remove(group, identity)
             else:
                 row = tuple(column[number] for column in cells)
-                time_ms = self.now_ms
+                time_ms = now_ms
                 before = self._groups.get(group, {}).get(identity) if is_appended[number] else None
                 if before is not None and self._is_alive(before):
                     time_ms = max(time_ms, before.time_ms)  # clocks can be set back
@@ -262,10 +167,8 @@ class HeapTable:
         endings: Flags | None = None,
         include_expired: bool = False,
     ) -> TableRows:
-        low, high = (
-            (first >> np.uint64(48)).tolist(),
-            (end - np.uint64(1) >> np.uint64(48)).tolist(),
-        )
+        low = (first >> np.uint64(48)).tolist()
+        high = (end - np.uint64(1) >> np.uint64(48)).tolist()
         groups = {
             group for start, last in zip(low, high, strict=True) for group in range(start, last + 1)
         }
@@ -278,10 +181,10 @@ class HeapTable:
                 row = rows[identity]
                 if include_expired or self._is_alive(row):
                     chosen.append((identity, row))
-        return _to_table_rows(self._spec, chosen)
+        return _to_table_rows(self.spec, chosen)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
-        yield from _in_steps(self._spec, self.capture(), step_rows)
+        yield from _in_steps(self.spec, self.capture(), step_rows)
 
     def delete_up_to(self, time_ms: int) -> None:
         part = int(time_part(np.array([time_ms]))[0]) + STEP
@@ -313,22 +216,20 @@ class HeapTable:
     def capture(self) -> list[Rows]:
         """Return the present rows that have not expired, isolated from later changes."""
         self._shared = set(self._groups)
-        if self._spec.ttl_ms is None:
+        if self.spec.ttl_ms is None:
             return list(self._groups.values())
         return [
             {identity: row for identity, row in rows.items() if self._is_alive(row)}
             for rows in self._groups.values()
         ]
 
-    def all_rows(self) -> TableRows:
-        """Return all rows, including expired ones."""
-        return _to_table_rows(self._spec, _sort_rows(self._groups.values()))
+    def all_rows(self) -> Sequence[TableRows]:
+        return [_to_table_rows(self.spec, _sort_rows(self._groups.values()))]
 
     def restore(self, chunks: Iterable[TableRows]) -> None:
-        """Add rows of a checkpoint, unchanged."""
         for chunk in chunks:
             times = (
-                [self.now_ms] * len(chunk) if chunk.times_ms is None else chunk.times_ms.tolist()
+                [self._now_ms()] * len(chunk) if chunk.times_ms is None else chunk.times_ms.tolist()
             )
             cells = [to_cells(column) for column in chunk.values]
             values = zip(*cells, strict=True) if cells else [()] * len(chunk)
@@ -359,7 +260,7 @@ class HeapTable:
         if is_removed and group in self._indices:
             self._indices[group].remove(identity)
 
-    def _index(self, group: int) -> SortIndex:
+    def _index(self, group: int) -> "SortIndex":
         index = self._indices.get(group)
         if index is None:
             rows = self._groups[group]
@@ -376,18 +277,16 @@ class HeapTable:
         return rows
 
     def _is_alive(self, row: Row) -> bool:
-        ttl_ms = self._spec.ttl_ms
-        return ttl_ms is None or row.time_ms + ttl_ms > self.now_ms
+        ttl_ms = self.spec.ttl_ms
+        return ttl_ms is None or row.time_ms + ttl_ms > self._now_ms()
 
 
 def _sort_rows(groups: Iterable[Rows]) -> list[tuple[Identity, Row]]:
-    """Return the rows of key groups by sort key."""
     rows = (item for group in groups for item in group.items())
     return sorted(rows, key=lambda item: item[1].sort_key)
 
 
 def _to_table_rows(spec: TableSpec, ordered: Sequence[tuple[Identity, Row]]) -> TableRows:
-    """Convert sorted rows to columns."""
     columns = [
         from_cells([identity[index] for identity, _ in ordered], field.type)
         for index, field in enumerate(spec.id_fields)
@@ -399,9 +298,7 @@ def _to_table_rows(spec: TableSpec, ordered: Sequence[tuple[Identity, Row]]) -> 
     sort_keys = np.array([row.sort_key for _, row in ordered], np.uint64)
     times = np.array([row.time_ms for _, row in ordered], np.int64)
     return TableRows(
-        Identities(sort_keys, tuple(columns)),
-        tuple(values),
-        None if spec.ttl_ms is None else times,
+        Identities(sort_keys, tuple(columns)), tuple(values), None if spec.ttl_ms is None else times
     )
 
 
@@ -416,3 +313,82 @@ def _in_steps(spec: TableSpec, groups: list[Rows], step_rows: int) -> Iterator[T
             step = []
     if step:
         yield _to_table_rows(spec, _sort_rows(step))
+
+
+class SortIndex:
+    """Distinct identities by sort key, for range reads of a key group.
+
+    Added identities are sorted in at the next access. Removed ones are skipped: at the front until the next
+    access, elsewhere until they outnumber the others.
+    """
+
+    def __init__(self, identities: Iterable[tuple[Identity, int]]) -> None:
+        self._identities: list[Identity] = []
+        self._removed: set[Identity] = set()
+        self._added: list[int] = []  # the sort keys of the last identities
+        self._sort_keys = np.empty(0, np.uint64)  # ascending, of the others
+        self._positions = np.empty(0, np.int64)  # of these among the identities
+        for identity, sort_key in identities:
+            self.add(identity, sort_key)
+
+    def add(self, identity: Identity, sort_key: int) -> None:
+        """Add an identity that the index doesn't have."""
+        if identity in self._removed:
+            self._removed.remove(identity)
+        else:
+            self._identities.append(identity)
+            self._added.append(sort_key)
+
+    def remove(self, identity: Identity) -> None:
+        self._removed.add(identity)
+
+    def between(
+        self, first: SortKeys, end: SortKeys, endings: Flags | None = None
+    ) -> list[Identity]:
+        """Return the identities of ranges by sort key; arguments as of `StateTable.rows_between`."""
+        self._refresh()
+        edges = self._sort_keys.searchsorted([first, end])
+        positions = [self._positions[low:high] for low, high in edges.T.tolist()]
+        if endings is not None:
+            for number, (low, high) in enumerate(edges.T.tolist()):
+                is_wanted = endings.take(self._sort_keys[low:high].astype(np.uint16))
+                positions[number] = positions[number].compress(is_wanted)
+        chosen = [self._identities[position] for position in np.concatenate(positions).tolist()]
+        if not self._removed:
+            return chosen
+        return [identity for identity in chosen if identity not in self._removed]
+
+    def min_sort_key(self) -> int | None:
+        """Return the smallest sort key; None if the index is empty."""
+        self._refresh()
+        return int(self._sort_keys[0]) if len(self._sort_keys) else None
+
+    def _refresh(self) -> None:
+        if self._added:
+            added = np.array(self._added, np.uint64)
+            order = np.argsort(added, kind="stable")
+            at = self._sort_keys.searchsorted(added[order], "right")
+            positions = order + (len(self._identities) - len(added))
+            self._sort_keys = np.insert(self._sort_keys, at, added[order])
+            self._positions = np.insert(self._positions, at, positions)
+            self._added = []
+        if self._removed:
+            self._drop_removed()
+
+    def _drop_removed(self) -> None:
+        front = 0
+        for position in self._positions:
+            identity = self._identities[position]
+            if identity not in self._removed:
+                break
+            self._removed.remove(identity)
+            front += 1
+        self._sort_keys, self._positions = self._sort_keys[front:], self._positions[front:]
+        if 2 * (len(self._positions) - len(self._removed)) >= len(self._identities):
+            return
+        identities = [self._identities[position] for position in self._positions]
+        is_kept = [identity not in self._removed for identity in identities]
+        self._identities = list(compress(identities, is_kept))
+        self._sort_keys = self._sort_keys[is_kept]
+        self._positions = np.arange(len(self._identities))
+        self._removed = set()

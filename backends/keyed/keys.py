@@ -17,7 +17,7 @@ from holdfast.backends.keyed.grouping import (
     group_rows,
     has_vector_sort,
 )
-from holdfast.backends.keyed.segments import RestoredTable
+from holdfast.backends.keyed.segments import RestoredTable, SortedRows, take_rows
 from holdfast.backends.keyed.table import Identities, Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import (
     KeyGroupRange,
@@ -43,8 +43,7 @@ class Keys:
     """The distinct keys of a batch, ascending by sort key, with the rows of each.
 
     Attributes:
-        sort_keys: For each key the number that orders rows of state: the key group in the upper 16 bits, then
-            hash bits of the key, and of the namespace and sub key if the state has them.
+        sort_keys: For each key the number that orders rows of state (see `table`).
         columns: The key's columns, one row per distinct key, followed by those of the namespace and sub key.
         rows: The rows of the batch by key.
         width: Number of columns that belong to the key itself.
@@ -97,8 +96,7 @@ class Keys:
         if hashes is None:
             hashes = xxhash64(arrays)
         elif len(hashes) != len(sort_keys):
-            message = f"got {len(hashes)} hashes for {len(sort_keys)} rows"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"got {len(hashes)} hashes for {len(sort_keys)} rows")
         sort_keys <<= _U(_HASH_BITS)
         sort_keys |= hashes >> _U(64 - _HASH_BITS)
         rows = group_rows(sort_keys, arrays, by_counting=not has_vector_sort())
@@ -106,7 +104,6 @@ class Keys:
         return cls(sort_keys.take(firsts), [take_arrow(array, firsts) for array in arrays], rows)
 
     def __len__(self) -> int:
-        """The number of distinct keys."""
         return len(self.sort_keys)
 
     @property
@@ -125,11 +122,7 @@ class Keys:
         return Identities(self.sort_keys, self.columns)
 
     def take(self, indices: npt.ArrayLike) -> "Keys":
-        """Select keys, each with itself as its only row.
-
-        Args:
-            indices: The keys' indices, strictly ascending.
-        """
+        """Select keys by strictly ascending indices, each with itself as its only row."""
         chosen = np.asarray(indices, np.int64)
         every = np.arange(len(chosen))
         columns = [take_arrow(column, chosen) for column in self.columns]
@@ -145,21 +138,14 @@ class Keys:
     def with_columns(
         self, indices: Positions, columns: Sequence[pa.Array], hash_of: Hash = xxhash64
     ) -> "Keys":
-        """Find the distinct pairs of a key with a namespace or sub key.
+        """Find the distinct pairs of a key, given by its index, with a namespace or sub key.
 
-        Args:
-            indices: The key of each row.
-            columns: The namespace or sub key of each row.
-            hash_of: The function that hashes them.
-
-        Raises:
-            InvalidRequestError: The columns differ in length, or a type can't be hashed.
+        Raises `InvalidRequestError` if the columns differ in length, or a type can't be hashed.
         """
         arrays = [_plain(column) for column in columns]
         for array in arrays:
             if len(array) != len(indices):
-                message = f"got {len(array)} values for {len(indices)} rows"
-                raise InvalidRequestError(message)
+                raise InvalidRequestError(f"got {len(array)} values for {len(indices)} rows")
         hashed = [*(take_arrow(column, indices) for column in self.columns[self.width :]), *arrays]
         sort_keys = self.sort_keys.take(indices)
         sort_keys &= ~_LOW
@@ -167,10 +153,8 @@ class Keys:
         rows = group_rows(sort_keys, [pa.array(indices), *arrays])
         firsts = rows.firsts
         keys = indices.take(firsts)
-        joined = [
-            *(take_arrow(column, keys) for column in self.columns),
-            *(take_arrow(array, firsts) for array in arrays),
-        ]
+        joined = [take_arrow(column, keys) for column in self.columns]
+        joined += [take_arrow(array, firsts) for array in arrays]
         return Keys(sort_keys.take(firsts), joined, rows, self.width)
 
     def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
@@ -182,11 +166,7 @@ class Keys:
         return Keys(sort_keys, joined, self.rows, self.width)
 
     def check(self, key_groups: KeyGroupRange) -> None:
-        """Reject keys outside of the key groups.
-
-        Raises:
-            InvalidRequestError: A key belongs to another subtask.
-        """
+        """Reject keys outside of the key groups. Raises `InvalidRequestError`."""
         if not len(self):
             return
         for number in (int(self.sort_keys[0]), int(self.sort_keys[-1])):
@@ -206,9 +186,8 @@ def key_columns(
 ) -> list[pa.Array]:
     """Return the columns of a key, given as arrays in order, or as rows that have columns of these names.
 
-    Raises:
-        InvalidRequestError: A column is missing or duplicate, has another type, is not an Arrow array, or has more
-            values than an array can hold.
+    Raises `InvalidRequestError` if a column is missing or duplicate, has another type, is not an Arrow array, or has
+    more values than an array can hold.
     """
     if isinstance(given, pa.RecordBatch | pa.Table):
         columns = [_find_column(given, name) for name in key.names]
@@ -219,18 +198,11 @@ def key_columns(
         listed = ", ".join(map(str, types)) or "no columns"
         message = f"the key's columns must be {describe_columns(key)}, got {listed}"
         raise InvalidRequestError(message)
-    return [
-        conform(combine_chunks(column), type)
-        for column, type in zip(columns, key.types, strict=True)
-    ]
+    return list(map(conform, map(combine_chunks, columns), key.types))
 
 
 def arrow_columns(given: Iterable[Any], label: str) -> list[pa.Array | pa.ChunkedArray]:
-    """Return the columns of a list; `label` names them in errors.
-
-    Raises:
-        InvalidRequestError: The argument is not a list of Arrow arrays.
-    """
+    """Return the columns of a list; `label` names them in errors. Raises `InvalidRequestError`."""
     is_column = isinstance(given, _COLUMN)  # a single column, whose values would pass for columns
     columns = list(given)
     if is_column or not all(isinstance(column, _COLUMN) for column in columns):
@@ -258,34 +230,17 @@ def rows_of_key(
     """Read the rows of one key: one row, or one per namespace, map key or time of a timer.
 
     Reads only the sort keys that the key can have; in a table of timers, which is sorted by time, the whole key group.
-
-    Args:
-        table: The table.
-        key: The key's columns, of one row each.
-        max_parallelism: Number of key groups of the job.
-        spec: As for `RestoredTable.rows`.
-        migration: As for `RestoredTable.rows`.
-
-    Raises:
-        StateMigrationError: The table can't be migrated to the specification.
-        CheckpointCorruptedError: A segment is corrupted.
+    The key's columns have one row each. Other arguments and errors are those of `RestoredTable.rows`.
     """
     keys = Keys.of(key, max_parallelism)
     wanted = [from_arrow(column) for column in keys.columns]
     first, end = _sort_key_range(table.spec, int(keys.sort_keys[0]))
     for rows in table.between(first, end).rows(spec, migration):
-        ids = rows.identities.columns
-        columns = [from_arrow(column) for column in ids[: len(wanted)]]
-        every = np.arange(len(rows))
-        chosen = same_rows(columns, every, wanted, np.zeros(len(rows), np.int64)).nonzero()[0]
+        source = SortedRows.from_table_rows(rows)
+        every, first_one = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+        chosen = same_rows(source.ids[: len(wanted)], every, wanted, first_one).nonzero()[0]
         if len(chosen):
-            at = pa.array(chosen)
-            sort_keys = rows.identities.sort_keys[chosen]
-            yield TableRows(
-                Identities(sort_keys, tuple(column.take(at) for column in ids)),
-                tuple(column.take(at) for column in rows.values),
-                None if rows.times_ms is None else rows.times_ms[chosen],
-            )
+            yield take_rows(source, chosen).table_rows(spec or table.spec)
 
 
 def _sort_key_range(spec: TableSpec, sort_key: int) -> tuple[int, int]:

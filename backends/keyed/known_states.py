@@ -48,7 +48,14 @@ from holdfast.backends.keyed.states import (
     ValueRows,
     ValueState,
 )
-from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec, plain_schema
+from holdfast.backends.keyed.table import (
+    NO_COLUMNS,
+    Fold,
+    StateKind,
+    StateTables,
+    TableSpec,
+    plain_schema,
+)
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
@@ -56,23 +63,11 @@ TIMERS = "_timers/"
 """Prefix of the names of timers, reserved for them."""
 
 _CLOSED = "the backend is closed"
-_NO_COLUMNS = pa.schema([])
 _State = TypeVar("_State", bound=CurrentKeyView[Any, Any])
 
 
 class KnownStates:
-    """The requested states of a subtask.
-
-    Args:
-        tables: The tables of the states.
-        key: The key's columns.
-        key_groups: The key groups of the subtask.
-        hash_of: The function that hashes namespaces and map keys.
-        cursor: The current key.
-
-    Attributes:
-        now_ms: The time of the batch, milliseconds.
-    """
+    """The requested states of a subtask; its methods are those of `KeyedStateBackend`. `now_ms` is the time of the batch."""
 
     def __init__(
         self,
@@ -92,17 +87,14 @@ class KnownStates:
         self._is_closed = False
 
     def __iter__(self) -> Iterator[CurrentKeyView[Any, Any]]:
-        """Iterate over the requested states."""
         return (state for _, state in self._states.values())
 
     def names(self) -> frozenset[str]:
-        """Return the names of all states, including restored ones, without timers."""
         self.check_open()
         names = {*self._tables.specs(), *self._states}
         return frozenset(name for name in names if not name.startswith(TIMERS))
 
     def value_state(self, descriptor: ValueStateDescriptor, namespace: pa.Schema) -> ValueState:
-        """Return the value state of that name."""
         form = ValueForm(descriptor.name, descriptor.serializer)
         ttl, default = descriptor.ttl, descriptor.default
         if ttl is not None and ttl.ttl_ms is not None:
@@ -117,7 +109,6 @@ class KnownStates:
         return self._state(descriptor.name, namespace, settings, make)
 
     def list_state(self, descriptor: ListStateDescriptor, namespace: pa.Schema) -> KeyedListState:
-        """Return the list state of that name."""
         ttl = descriptor.ttl
         has_times = ttl is not None and ttl.ttl_ms is not None
         form = ListForm(descriptor.name, descriptor.serializer, has_times=has_times)
@@ -130,7 +121,6 @@ class KnownStates:
         return self._state(descriptor.name, namespace, settings, make)
 
     def map_state(self, descriptor: MapStateDescriptor, namespace: pa.Schema) -> MapState:
-        """Return the map state of that name."""
         name = descriptor.name
         form = ValueForm(name, descriptor.value_serializer)
         serializer = descriptor.key_serializer
@@ -148,7 +138,6 @@ class KnownStates:
     def reducing_state(
         self, descriptor: ReducingStateDescriptor, namespace: pa.Schema
     ) -> ReducingState:
-        """Return the reducing state of that name."""
         form = ValueForm(descriptor.name, descriptor.serializer)
         function = descriptor.function
         functions: tuple[KnownFunction, ...] = ()
@@ -173,7 +162,6 @@ class KnownStates:
     def aggregating_state(
         self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema
     ) -> AggregatingState:
-        """Return the aggregating state of that name."""
         form = ValueForm(descriptor.name, descriptor.serializer)
         function = descriptor.function
         is_known = not isinstance(function, AggregateFunction)
@@ -194,7 +182,7 @@ class KnownStates:
         """Return the timers of that name, which must begin with `TIMERS`."""
 
         def make() -> TimerService:
-            spec = TableSpec(name, "timers", self._key, _NO_COLUMNS, namespace, TIME)
+            spec = TableSpec(name, "timers", self._key, NO_COLUMNS, namespace, TIME)
             self._check_stored(spec)
             rows = CheckedRows(self._tables.table(spec), self._key_groups, self._hash_of)
             return TimerService(Timers(rows, self._key_groups), self._cursor)
@@ -238,11 +226,7 @@ class KnownStates:
         self._states.clear()
 
     def _state(
-        self,
-        name: str,
-        namespace: pa.Schema,
-        settings: tuple[Any, ...],
-        make: Callable[[], _State],
+        self, name: str, namespace: pa.Schema, settings: tuple[Any, ...], make: Callable[[], _State]
     ) -> _State:
         """Return the state of an earlier request, or a new one."""
         self.check_open()
@@ -267,10 +251,9 @@ class KnownStates:
         namespace: pa.Schema,
         ttl: StateTtlConfig | None,
         *,
-        sub_key: pa.Schema = _NO_COLUMNS,
+        sub_key: pa.Schema = NO_COLUMNS,
         folds: tuple[Fold, ...] = (),
     ) -> ValueRows:
-        """Return the rows of a state with values, restored or new."""
         spec = TableSpec(
             name=form.name,
             kind=kind,

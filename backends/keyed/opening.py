@@ -4,10 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, get_args
 
-from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
-from holdfast.backends.keyed.segments import ROCKSDB, read_manifest, write_canonical_tables
+from holdfast.backends.keyed.segments import (
+    ROCKSDB,
+    ColumnarStateTables,
+    Workspace,
+    read_manifest,
+    write_canonical_tables,
+)
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
@@ -52,7 +57,7 @@ def open_tables(
     """
     if backend == "rocksdb":
         with _rocksdict():
-            from holdfast.backends.keyed.rocksdb import (  # noqa: PLC0415  # an extra
+            from holdfast.backends.keyed.rocksdb_tables import (  # noqa: PLC0415  # an extra
                 RocksDBStateTables,
             )
         return RocksDBStateTables(
@@ -63,48 +68,30 @@ def open_tables(
             may_refer=may_refer,
             on_metrics=on_metrics,
         )
+
+    def open_segments(handles: Sequence[SegmentsStateHandle], *, may_refer: bool) -> StateTables:
+        if backend == "heap":
+            return HeapStateTables(key_groups, handles)
+        return ColumnarStateTables(
+            key_groups, handles, directory=directory, workspace=workspace, may_refer=may_refer
+        )
+
     try:
-        return _open(key_groups, handles, backend, directory, workspace, may_refer=may_refer)
+        return open_segments(handles, may_refer=may_refer)
     except UnsupportedFormatError as error:
         if error.kind != ROCKSDB:
             raise
-    readable = readable_handles(handles, directory)
-    # The converted files are not part of any checkpoint.
-    return _open(key_groups, readable, backend, directory, workspace, may_refer=False)
-
-
-def _open(
-    key_groups: KeyGroupRange,
-    handles: Sequence[SegmentsStateHandle],
-    backend: BackendName,
-    directory: str | None,
-    workspace: Workspace | None,
-    *,
-    may_refer: bool,
-) -> StateTables:
-    """Open tables that are stored in segments."""
-    if backend == "heap":
-        return HeapStateTables(key_groups, handles)
-    return ColumnarStateTables(
-        key_groups, handles, directory=directory, workspace=workspace, may_refer=may_refer
-    )
+    # Converted files are not part of any checkpoint.
+    return open_segments(readable_handles(handles, directory), may_refer=False)
 
 
 def readable_handles(
     handles: Sequence[SegmentsStateHandle], directory: str | None = None
 ) -> list[SegmentsStateHandle]:
-    """Return handles to the same rows in segments; rows in RocksDB's files are converted.
+    """Return handles to the same rows in segments; rows in RocksDB's files are converted. Raises as `open_tables`.
 
-    Args:
-        handles: The handles to convert.
-        directory: The directory of large converted segments, which are deleted with their handles; None uses a temporary
-            directory. Other hosts can't read them.
-
-    Raises:
-        InvalidRequestError: A handle needs RocksDB, which is not installed.
-        CheckpointNotFoundError: A file is missing.
-        CheckpointCorruptedError: Stored bytes are corrupted.
-        UnsupportedFormatError: The state was written by a newer Holdfast.
+    Large converted segments are in the directory, or else in a temporary one, and are deleted with their handles.
+    Other hosts can't read them.
     """
     readable: list[SegmentsStateHandle] = []
     for handle in handles:
@@ -114,7 +101,7 @@ def readable_handles(
             if error.kind != ROCKSDB:
                 raise
             with _rocksdict():
-                from holdfast.backends.keyed.rocksdb import canonical_handles  # noqa: PLC0415
+                from holdfast.backends.keyed.rocksdb_tables import canonical_handles  # noqa: PLC0415
             readable += canonical_handles([handle], directory)
         else:
             readable.append(handle)
@@ -129,17 +116,8 @@ def write_canonical(
     Each table becomes one run of a single segment, without overwritten, deleted and expired rows and those of other
     key groups. Rows with an older type of the state become a separate run, because only the job can migrate them.
 
-    Args:
-        handle: The stored rows, written by any backend. RocksDB's files are copied to a temporary directory.
-        factory: Creates the streams of the segment and its manifest.
-        now_ms: The present time in milliseconds, which decides which rows have expired.
-
-    Raises:
-        InvalidRequestError: The rows are in RocksDB's files, and RocksDB is not installed.
-        CheckpointNotFoundError: A file is missing.
-        CheckpointCorruptedError: Stored bytes are corrupted.
-        UnsupportedFormatError: The state was written by a newer Holdfast.
-        StorageUnavailableError: The store rejected the write, or this host's disk is full.
+    RocksDB's files are copied to a temporary directory. `now_ms` is the present, which decides which rows have expired.
+    Raises as `open_tables`, and `StorageUnavailableError` if the store rejects the write, or this host's disk is full.
     """
     streams = SnapshotStreams(factory)
     try:
@@ -148,7 +126,7 @@ def write_canonical(
         if error.kind != ROCKSDB:
             raise
     with _rocksdict():
-        from holdfast.backends.keyed.rocksdb import write_canonical_rows  # noqa: PLC0415
+        from holdfast.backends.keyed.rocksdb_tables import write_canonical_rows  # noqa: PLC0415
     return write_canonical_rows(handle, streams, now_ms=now_ms)
 
 

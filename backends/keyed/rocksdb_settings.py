@@ -53,21 +53,14 @@ class RocksDBSettings:
         if not MIN_MEMORY_BYTES <= self.memory_bytes <= MAX_MEMORY_BYTES:
             message = f"memory_bytes must be between 1 MiB and 1 TiB, got {self.memory_bytes} bytes"
             raise InvalidRequestError(message)
-        if self.processes is not None and self.processes < 1:
-            message = f"processes must be >= 1, got {self.processes}"
-            raise InvalidRequestError(message)
         if not 0 < self.write_buffer_ratio < 1:
             message = f"write_buffer_ratio must be > 0 and < 1, got {self.write_buffer_ratio}"
             raise InvalidRequestError(message)
-        if self.bloom_bits < 0:
-            message = f"bloom_bits must be >= 0, got {self.bloom_bits}"
-            raise InvalidRequestError(message)
-        if self.block_bytes < 1:
-            message = f"block_bytes must be >= 1, got {self.block_bytes}"
-            raise InvalidRequestError(message)
-        if self.transfer_threads < 1:
-            message = f"transfer_threads must be >= 1, got {self.transfer_threads}"
-            raise InvalidRequestError(message)
+        bounds = {"processes": 1, "bloom_bits": 0, "block_bytes": 1, "transfer_threads": 1}
+        for name, smallest in bounds.items():
+            number = getattr(self, name)
+            if number is not None and number < smallest:
+                raise InvalidRequestError(f"{name} must be >= {smallest}, got {number}")
 
     @property
     def share_bytes(self) -> int:

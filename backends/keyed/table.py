@@ -5,12 +5,15 @@ a map's key or a timer's time. Rows with the same identity are a history, newest
 it without a value, an APPEND is an operand that is folded with older rows.
 
     sort key    key group << 48 | 48 bits of the key's hash; with a namespace or sub key 24 bits of the key's
-                hash and 24 of the other columns' hash, so that all rows of a key are adjacent. Timers: see `times`
+                hash and 24 of the other columns' hash, so that all rows of a key are adjacent
+    of a timer  key group << 48 | (time >> 10) + 2**31 << 16 | 16 bits of the key's hash: by time, which is in
+                milliseconds since 1970. Timers of the same step of 1,024 ms are in no particular order
     identity    the id columns only: two identities can have the same sort key
 """
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Literal, Protocol
@@ -22,7 +25,22 @@ import pyarrow as pa
 from holdfast.backends.arrow import nullable_type
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot
+from holdfast.common import MAX_INT64
+from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import CheckpointStreamFactory
+
+MIN_TIME_MS = -MAX_INT64 - 1
+
+GROUP = 1 << 48
+"""Number of sort keys in a key group."""
+
+STEP = 1 << 16
+"""Number of sort keys in a key group's time step."""
+
+_STEP_BITS = 10
+_MIDDLE = 1 << 31
+_LOW_BITS = np.uint64(16)
+_KEY_GROUP_BITS = np.uint64(48)
 
 SortKeys = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -47,12 +65,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(field.name, nullable_type(field.type)) for field in schema])
 
 
-def _empty_schema() -> pa.Schema:
-    return pa.schema([])
-
-
-def _add_prefix(prefix: str, fields: pa.Schema) -> list[pa.Field]:
-    return [field.with_name(f"{prefix}.{field.name}") for field in fields]
+NO_COLUMNS = pa.schema([])
 
 
 @dataclass(frozen=True)
@@ -76,8 +89,8 @@ class TableSpec:
     kind: StateKind
     key: pa.Schema
     values: pa.Schema
-    namespace: pa.Schema = field(default_factory=_empty_schema)
-    sub_key: pa.Schema = field(default_factory=_empty_schema)
+    namespace: pa.Schema = NO_COLUMNS
+    sub_key: pa.Schema = NO_COLUMNS
     folds: tuple[Fold, ...] = ()
     ttl_ms: int | None = None
     is_struct: bool = False
@@ -90,22 +103,26 @@ class TableSpec:
     @cached_property
     def stored_fields(self) -> tuple[pa.Field, ...]:
         """The id columns and value columns, by unique names: each is prefixed with its part."""
-        values = _add_prefix("value", self.values)
-        if len(values) == 1 and not self.is_struct:
-            values = [values[0].with_name("value")]
-        ids = ("key", self.key), ("namespace", self.namespace), ("sub", self.sub_key)
-        return (*(field for prefix, part in ids for field in _add_prefix(prefix, part)), *values)
+        parts = {
+            "key": self.key,
+            "namespace": self.namespace,
+            "sub": self.sub_key,
+            "value": self.values,
+        }
+        fields = [
+            field.with_name(f"{prefix}.{field.name}")
+            for prefix, part in parts.items()
+            for field in part
+        ]
+        if len(self.values) == 1 and not self.is_struct:
+            fields[-1] = fields[-1].with_name("value")
+        return tuple(fields)
 
     def equals(self, other: "TableSpec") -> bool:
         """Compare including the metadata of serializers, which `==` ignores."""
         return self == other and all(
-            mine.equals(theirs, check_metadata=True)
-            for mine, theirs in (
-                (self.values, other.values),
-                (self.sub_key, other.sub_key),
-                (self.key, other.key),
-                (self.namespace, other.namespace),
-            )
+            getattr(self, part).equals(getattr(other, part), check_metadata=True)
+            for part in ("values", "sub_key", "key", "namespace")
         )
 
 
@@ -188,11 +205,11 @@ class StateTable(Protocol):
         values: Sequence[pa.Array],
         operation: Operation | npt.NDArray[np.uint8] = Operation.PUT,
     ) -> None:
-        """Add a row for each identity, newer than all present rows.
+        """Add a row for each identity, newer than all present rows; values are ignored for a DELETE.
 
         Args:
             identities: The identities to write.
-            values: The value columns, each as long as `identities`; ignored for a DELETE.
+            values: The value columns, each as long as `identities`.
             operation: The operation of all rows, or of each row.
         """
         ...
@@ -287,3 +304,33 @@ class StateTables(Protocol):
     def close(self) -> None:
         """Release memory and files. May be called twice."""
         ...
+
+
+def whole_ms(time_ms: int) -> int:
+    """Return the time as an int. Raises `InvalidRequestError` if it is not an integer of 64 bits."""
+    try:
+        number = operator.index(time_ms)
+    except TypeError:
+        number = None
+    if number is None or not MIN_TIME_MS <= number <= MAX_INT64:
+        message = f"a time must be a 64-bit integer of milliseconds since 1970, got {time_ms!r}"
+        raise InvalidRequestError(message)
+    return number
+
+
+def time_part(times_ms: npt.NDArray[np.int64]) -> SortKeys:
+    """Return the bits of timers' sort keys that encode the time, between the key group and the key's hash.
+
+    Times before 1902 or after 4199 are clamped to the first or last step.
+    """
+    steps = np.clip((times_ms >> _STEP_BITS) + _MIDDLE, 0, 2 * _MIDDLE - 1)
+    part: SortKeys = steps.astype(np.uint64) << _LOW_BITS
+    return part
+
+
+def advance_to_time(sort_keys: SortKeys, time_ms: int) -> SortKeys:
+    """Raise sort keys to the first of their key group whose timers can be later than the time."""
+    step = time_part(np.array([max(time_ms, -(1 << 62))]))
+    groups = sort_keys >> _KEY_GROUP_BITS << _KEY_GROUP_BITS
+    advanced: SortKeys = np.maximum(sort_keys, groups | step)
+    return advanced

@@ -1,7 +1,7 @@
 """Keys: their hashes, key groups and subtasks.
 
-`spark_hash` maps keys to key groups, and `key_groups` maps those to subtasks. Inside of a key group rows are sorted by
-`spark_xxhash64`. `column_hashes` is the common part of both hashes.
+`spark_hash` maps keys to key groups, in which it also sorts rows, and `key_groups` maps groups to subtasks.
+`column_hashes` takes the columns of a key apart, for any hash.
 """
 
 from holdfast.backends.keys.column_hashes import check_key_type
@@ -15,8 +15,13 @@ from holdfast.backends.keys.key_groups import (
     key_group_range,
     operator_index_for_key_group,
 )
-from holdfast.backends.keys.spark_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
-from holdfast.backends.keys.spark_xxhash64 import xxhash64
+from holdfast.backends.keys.spark_hash import (
+    KEY_HASH,
+    key_group_of,
+    key_hash,
+    subtask_of_key,
+    xxhash64,
+)
 
 __all__ = [
     "KEY_HASH",

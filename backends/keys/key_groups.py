@@ -29,12 +29,7 @@ _MIN_INT = -(1 << 31)
 class KeyGroupRange:
     """A range of consecutive key groups, including both ends.
 
-    Attributes:
-        start_key_group: The first group, at least 0.
-        end_key_group: The last group, at least the first.
-
-    Raises:
-        InvalidRequestError: The range is empty or begins below 0.
+    Raises `InvalidRequestError` if the range is empty or begins below 0.
     """
 
     start_key_group: int
@@ -70,11 +65,7 @@ class KeyGroupRange:
 def default_max_parallelism(parallelism: int) -> int:
     """Return the number of key groups of a job that doesn't specify it.
 
-    Args:
-        parallelism: Number of subtasks, at least 1.
-
-    Returns:
-        The power of two at or above 1.5 times the parallelism, between 128 and 32768.
+    It is the power of two at or above 1.5 times the parallelism, between 128 and 32768.
 
     Source:
         Flink, KeyGroupRangeAssignment.computeDefaultMaxParallelism.
@@ -84,10 +75,7 @@ def default_max_parallelism(parallelism: int) -> int:
 
 
 def check_parallelism(max_parallelism: int, parallelism: int) -> None:
-    """Reject numbers that are out of bounds: 1 <= parallelism <= max_parallelism <= 32768.
-
-    Raises `InvalidRequestError` if a number is out of bounds.
-    """
+    """Check 1 <= parallelism <= max_parallelism <= 32768. Raises `InvalidRequestError` if a number is out of bounds."""
     if not 1 <= max_parallelism <= MAX_PARALLELISM:
         message = f"max parallelism {max_parallelism} is not between 1 and {MAX_PARALLELISM}"
         raise InvalidRequestError(message)
@@ -132,11 +120,7 @@ def operator_index_for_key_group(max_parallelism: int, parallelism: int, key_gro
 
 
 def java_hash(text: str) -> int:
-    """Compute Java's hash code of a string, over its UTF-16 code units.
-
-    Returns:
-        A signed 32-bit integer.
-    """
+    """Compute Java's hash code of a string, over its UTF-16 code units: a signed 32-bit integer."""
     code = 0
     for unit in memoryview(text.encode("utf-16", "surrogatepass")).cast("H")[1:]:
         code = code * 31 + unit & 0xFFFF_FFFF

@@ -6,5 +6,3 @@
 from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
 from holdfast.backends.operator.operator_state import OperatorStateBackend
-
-__all__ = ["BroadcastState", "ListState", "OperatorStateBackend"]

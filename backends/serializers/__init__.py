@@ -4,8 +4,8 @@
 `serializer_choice` picks the serializer of a type, `arrow_migration` changes columns from one type to another.
 
     Arrow types                            arrow_serializer
-    classes and collections of msgspec     object_serializer, whose columns `column_choice` picks
-    types that Arrow has no column for     bytes_serializers: MessagePack, or pickle if the user names it
+    classes and collections of msgspec     object_serializers, with columns that `column_choice` picks
+    types that Arrow has no column for     the same, with MessagePack, or pickle if the user names it
 
 Start with `serializer`.
 """
@@ -17,7 +17,7 @@ from holdfast.backends.serializers.arrow_migration import (
     change_of,
 )
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
-from holdfast.backends.serializers.bytes_serializers import Pickled, json_text, pack_elements
+from holdfast.backends.serializers.object_serializers import Pickled, json_text, pack_elements
 from holdfast.backends.serializers.serializer import (
     Kind,
     Serializer,

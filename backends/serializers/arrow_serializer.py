@@ -24,7 +24,6 @@ from holdfast.backends.arrow import (
 )
 from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError, Rules, change_of
 from holdfast.backends.serializers.serializer import Migrate, Serializer, StoredSerializer
-from holdfast.errors import InvalidRequestError
 
 _2_63 = 1 << 63
 
@@ -133,15 +132,13 @@ class ArrowSerializer(Serializer):
         try:
             return made()
         except (OverflowError, ValueError, LookupError) as error:
-            raise self._no_object(type(error).__name__) from None
+            raise no_object_error("an element", self._type, type(error).__name__) from None
 
     def _check_kept(self, objects: list[Any], column: pa.ChunkedArray) -> None:
         """Refuse objects of other times than the column's, such as NaT for the smallest one, or a time of more than a day."""
         if not pa.chunked_array([pa.array(objects, self._type)]).equals(column):
-            raise self._no_object("its time of day has nanoseconds, or a time is out of bounds")
-
-    def _no_object(self, reason: str) -> InvalidRequestError:
-        return no_object_error("an element", self._type, reason)
+            reason = "its time of day has nanoseconds, or a time is out of bounds"
+            raise no_object_error("an element", self._type, reason)
 
     def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> Migrate | None:
         if stored.kind != "arrow":

@@ -1,7 +1,7 @@
 """Columns of objects: each writes the objects of a type to an Arrow array, and reads them.
 
 `ObjectColumn` is the base. Leaves have nothing inside: numbers, texts, times, members of enums. Collections are lists and
-maps of their items. `struct_columns` has the columns of classes.
+maps of their items. `column_choice` has the columns of classes.
 """
 
 import builtins

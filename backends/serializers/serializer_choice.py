@@ -19,8 +19,12 @@ from holdfast.backends.arrow import (
 )
 from holdfast.backends.serializers.arrow_migration import Default, Rules
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
-from holdfast.backends.serializers.bytes_serializers import Pickled, PickleSerializer
-from holdfast.backends.serializers.object_serializer import ObjectSerializer, serializer_of_objects
+from holdfast.backends.serializers.object_serializers import (
+    ObjectSerializer,
+    Pickled,
+    PickleSerializer,
+    serializer_of_objects,
+)
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.errors import InvalidRequestError
 
@@ -53,20 +57,21 @@ def serializer_of(
         return type
     if isinstance(type, pa.Schema):
         type = pa.struct(list(type))
-    elif isinstance(type, Pickled):
+    if isinstance(type, builtins.type):
+        type = _NATIVE.get(type, type)
+    if not isinstance(type, pa.DataType):
+        if defaults:
+            raise InvalidRequestError("only Arrow structs take defaults; set them in the class")
+        if not isinstance(type, Pickled):
+            serializer = serializer_of_objects(type, renamed, dropped)
+            if isinstance(serializer, ObjectSerializer):
+                _check_names(serializer.storage_type, renamed, dropped or ())
+            return serializer
         if renamed or dropped:
             raise InvalidRequestError(
                 "pickled elements have no fields that could be renamed or dropped"
             )
-        return _without_defaults(defaults, PickleSerializer(type))
-    elif not isinstance(type, pa.DataType):
-        native = _NATIVE.get(type) if isinstance(type, builtins.type) else None
-        if native is None:
-            serializer = serializer_of_objects(type, renamed, dropped)
-            if isinstance(serializer, ObjectSerializer):
-                _check_names(serializer.storage_type, renamed, dropped or ())
-            return _without_defaults(defaults, serializer)
-        type = native
+        return PickleSerializer(type)
     _check_storable(type)
     _check_names(type, renamed, dropped or ())
     return ArrowSerializer(type, Rules(_defaults(defaults, type), renamed, dropped))
@@ -111,12 +116,6 @@ def _check_storable(type: pa.DataType) -> None:
             )
         if pa.types.is_dictionary(part) and part.index_type.bit_width < _INDEX_BITS:
             raise InvalidRequestError(f"{part} can hold only a few values; use an index of 32 bits")
-
-
-def _without_defaults(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:
-    if defaults:
-        raise InvalidRequestError("only Arrow structs take defaults; set them in the class")
-    return serializer
 
 
 def _defaults(defaults: Mapping[str, Any], struct: pa.DataType) -> dict[str, Default]:

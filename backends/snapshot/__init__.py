@@ -32,27 +32,3 @@ from holdfast.backends.snapshot.section import (
     read_section,
     section_of,
 )
-
-__all__ = [
-    "LIST_COLUMNS",
-    "MAP_COLUMNS",
-    "AsyncSnapshot",
-    "Compression",
-    "KeyGroupStatePartitionStream",
-    "KeyedStateCheckpointOutputStream",
-    "OperatorStateCheckpointOutputStream",
-    "SnapshotResult",
-    "SnapshotStreams",
-    "StatePartitionStream",
-    "WrittenState",
-    "WrittenStates",
-    "blocks_and_rows",
-    "has_same_form",
-    "location_of",
-    "raw_key_groups",
-    "raw_operator_partitions",
-    "read_blocks",
-    "read_schema",
-    "read_section",
-    "section_of",
-]

@@ -2,7 +2,7 @@
 
 A module is open to its own package and to all below that. From elsewhere, a package is entered by its face:
 one directly in a layer (`holdfast.locations.storages`) from everywhere, one further in
-(`holdfast.backends.keyed.columnar`) only from the package around it.
+(`holdfast.backends.keyed.segments`) only from the package around it.
 """
 
 from grimp import ImportGraph

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 
 from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import InvalidRequestError
@@ -33,7 +32,6 @@ class CheckpointsCleaner:
             raise InvalidRequestError(f"cleaner's threads must be >= 1, got {threads}")
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-cleaner")
         self._deadline_s = deadline_s
-        self._lock = threading.Lock()
         self._running: set[Future[None]] = set()
 
     def run(self, delete: Callable[[], object], name: str) -> None:
@@ -51,29 +49,16 @@ class CheckpointsCleaner:
         except RuntimeError:  # closed, or Python is exiting
             delete_and_log()
             return
-        with self._lock:
-            self._running.add(future)
-        future.add_done_callback(self._forget)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
 
     def wait(self) -> None:
         """Wait for all deletions that were requested so far."""
-        with self._lock:
-            running = list(self._running)
-        wait(running)
+        wait(tuple(self._running))
 
     def close(self) -> None:
         """Wait for running deletions; later ones run in the caller's thread."""
         self._pool.shutdown(wait=True)
-
-    def _forget(self, future: Future[None]) -> None:
-        with self._lock:
-            self._running.discard(future)
-
-
-@dataclass(slots=True)
-class _SharedFile:
-    handle: FileStateHandle
-    last_used: int
 
 
 class SharedStateRegistry:
@@ -89,7 +74,7 @@ class SharedStateRegistry:
     def __init__(self, delete: Callable[[FileStateHandle], None]) -> None:
         self._delete = delete
         self._lock = threading.Lock()
-        self._files: dict[str, _SharedFile] = {}
+        self._files: dict[str, tuple[FileStateHandle, int]] = {}
 
     def register(self, handle: FileStateHandle, checkpoint_id: int) -> None:
         """Note that a checkpoint refers to a file.
@@ -98,16 +83,16 @@ class SharedStateRegistry:
             InvalidRequestError: Another handle has that URI.
         """
         with self._lock:
-            file = self._files.setdefault(handle.uri, _SharedFile(handle, checkpoint_id))
-            if file.handle != handle:
+            known, last_used = self._files.get(handle.uri, (handle, checkpoint_id))
+            if known != handle:
                 message = "shared file is registered already with another length or checksum"
                 raise InvalidRequestError(message, handle.uri)
-            file.last_used = max(file.last_used, checkpoint_id)
+            self._files[handle.uri] = (handle, max(last_used, checkpoint_id))
 
     def unregister_unused(self, lowest_id: int) -> None:
         """Delete the files that no checkpoint with at least this id refers to."""
         with self._lock:
-            unused = [file.handle for file in self._files.values() if file.last_used < lowest_id]
+            unused = [handle for handle, used in self._files.values() if used < lowest_id]
             for handle in unused:
                 del self._files[handle.uri]
         for handle in unused:

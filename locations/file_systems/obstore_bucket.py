@@ -9,11 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.common import SYSTEM_CLOCK, ProcessCache
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
@@ -144,15 +143,8 @@ class ObstoreBucket:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectHead:
-    """The head of an object, or all of a small one.
-
-    Attributes:
-        data: The object's first bytes.
-        size: Length of the object in bytes.
-        etag: Version of the object.
-    """
+class ObjectHead(NamedTuple):
+    """The first bytes of an object, the length of all of it, and its version."""
 
     data: memoryview
     size: int

@@ -1,7 +1,7 @@
 """The file system of each URI scheme or bucket."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from holdfast.common import ProcessLock, uripath
 from holdfast.errors import InvalidRequestError
@@ -29,22 +29,15 @@ _DEFAULT_POLICY = RetryPolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class _S3:
+class _Configured:
+    """Makes a built-in adapter with the settings of this process."""
+
     adapter: Callable[..., FileSystem]
-    settings: S3Settings
+    settings: S3Settings | Mapping[str, str]
     retries: RetryPolicy = _DEFAULT_POLICY
 
     def __call__(self) -> FileSystem:
         return self.adapter(self.settings, retries=self.retries)
-
-
-@dataclass(frozen=True, slots=True)
-class _Hdfs:
-    options: Mapping[str, str] = field(default_factory=dict)
-    retries: RetryPolicy = _DEFAULT_POLICY
-
-    def __call__(self) -> FileSystem:
-        return HdfsFileSystem(self.options, retries=self.retries)
 
 
 _Registered = tuple[Callable[[], FileSystem], RetryPolicy]
@@ -59,10 +52,10 @@ _S3_SCHEMES: dict[str, Callable[..., FileSystem]] = {
 _BUILT_IN: dict[str, _Registered] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
-    "hdfs": (_Hdfs(), _DEFAULT_POLICY),
-    "viewfs": (_Hdfs(), _DEFAULT_POLICY),
+    "hdfs": (_Configured(HdfsFileSystem, {}), _DEFAULT_POLICY),
+    "viewfs": (_Configured(HdfsFileSystem, {}), _DEFAULT_POLICY),
     **{
-        scheme: (_S3(adapter, S3Settings()), _DEFAULT_POLICY)
+        scheme: (_Configured(adapter, S3Settings()), _DEFAULT_POLICY)
         for scheme, adapter in _S3_SCHEMES.items()
     },
 }
@@ -115,7 +108,7 @@ def use_s3(
     with LOCK.current:
         for scheme, adapter in _S3_SCHEMES.items():
             root = scheme if bucket is None else f"{scheme}://{bucket}"
-            _use(root, scheme, _S3(adapter, settings, retries))
+            _use(root, scheme, _Configured(adapter, settings, retries))
 
 
 def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLICY) -> None:
@@ -132,14 +125,15 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
     with LOCK.current:
         for scheme in ("hdfs", "viewfs"):
             known, _ = _FACTORIES[scheme]
-            before = known.options if isinstance(known, _Hdfs) else {}
-            _use(scheme, scheme, _Hdfs({**before, **options}, retries))
+            before = known.settings if isinstance(known, _Configured) else {}
+            assert isinstance(before, Mapping)
+            _use(scheme, scheme, _Configured(HdfsFileSystem, {**before, **options}, retries))
 
 
-def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
+def _use(root: str, scheme: str, factory: _Configured) -> None:
     """Register a factory for a scheme or one of its buckets; the caller holds the lock."""
     registered: _Registered = (factory, factory.retries)
-    is_ours = isinstance(_FACTORIES[scheme][0], type(factory))
+    is_ours = isinstance(_FACTORIES[scheme][0], _Configured)
     if is_ours and _FACTORIES.get(root) != registered:
         _FACTORIES[root] = registered
         _OPENED.pop(root, None)

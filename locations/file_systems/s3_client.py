@@ -10,6 +10,7 @@ from holdfast.errors import InvalidRequestError
 
 _CHECKSUMS = ("crc32c", "crc32", "off")
 _STATE_FILES = ("auto", "boto3", "obstore")
+_SIGNATURE = "holdfast-s3v4-part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +70,13 @@ class S3Settings:
     state_files: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.checksum not in _CHECKSUMS:
-            message = f"checksum must be one of {', '.join(_CHECKSUMS)}, got {self.checksum!r}"
-            raise InvalidRequestError(message)
-        if self.state_files not in _STATE_FILES:
-            known = ", ".join(_STATE_FILES)
-            message = f"state_files must be one of {known}, got {self.state_files!r}"
-            raise InvalidRequestError(message)
-        min_bytes = self.MIN_PART_BYTES
-        if self.part_size < min_bytes:
-            message = f"part_size must be >= {min_bytes}, got {self.part_size}"
-            raise InvalidRequestError(message)
-        if self.concurrency < 1:
-            raise InvalidRequestError(f"concurrency must be >= 1, got {self.concurrency}")
+        for name, known in (("checksum", _CHECKSUMS), ("state_files", _STATE_FILES)):
+            if (value := getattr(self, name)) not in known:
+                message = f"{name} must be one of {', '.join(known)}, got {value!r}"
+                raise InvalidRequestError(message)
+        for name, lowest in (("part_size", self.MIN_PART_BYTES), ("concurrency", 1)):
+            if (number := getattr(self, name)) < lowest:
+                raise InvalidRequestError(f"{name} must be >= {lowest}, got {number}")
         if self.endpoint is not None and not {"@", "?"}.isdisjoint(self.endpoint):
             raise InvalidRequestError("endpoint must not contain credentials; set them separately")
         if (self.access_key is None) != (self.secret_key is None):
@@ -106,8 +101,6 @@ class S3Settings:
         """Return the parameters of every request to an object."""
         return {"RequestPayer": "requester"} if self.requester_pays else {}
 
-
-_SIGNATURE = "holdfast-s3v4-part"
 
 CONNECTIONS: ProcessCache[S3Settings, "Connection"] = ProcessCache()
 

@@ -1,8 +1,8 @@
 """Storage of checkpoints: storages, locations, and the streams into them.
 
-`contract` draws the protocol; `file_system_storage` implements it over any file system, `memory_storage` with all state
-inside `_metadata`. `layout` names the files. The commit is the success call of the metadata stream in
-`file_system_streams`; `job_directory` decides between two drivers of a job. Start with `contract`.
+`contract` draws the protocol; `file_system_storage` implements it over any file system. `layout` names the files. The
+commit is the success call of the metadata stream in `file_system_streams`; `job_directory` decides between two drivers
+of a job. Start with `contract`.
 """
 
 from holdfast.locations.storages.completed import (
@@ -33,6 +33,9 @@ from holdfast.locations.storages.file_system_storage import (
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
     FileSystemCheckpointStreamFactory,
+    MemoryCheckpointStorage,
+    NonPersistentMetadataCheckpointStorageLocation,
+    PersistentMetadataCheckpointStorageLocation,
     checkpoint_storage,
 )
 from holdfast.locations.storages.job_directory import (
@@ -59,9 +62,4 @@ from holdfast.locations.storages.layout import (
     is_state_file,
     location_mismatch,
     without_marker,
-)
-from holdfast.locations.storages.memory_storage import (
-    MemoryCheckpointStorage,
-    NonPersistentMetadataCheckpointStorageLocation,
-    PersistentMetadataCheckpointStorageLocation,
 )

@@ -1,4 +1,4 @@
-"""Checkpoints in directories of a file system, the same over every store."""
+"""Checkpoints in directories of a file system, the same over every store; with state in files, or in `_metadata` only."""
 
 import logging
 import uuid
@@ -34,6 +34,7 @@ from holdfast.locations.storages.layout import (
     check_marker,
     entropy_paths,
     entropy_root,
+    refuse_marker,
     without_marker,
 )
 
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 INLINE_THRESHOLD_BYTES = 20 << 10
 MAX_INLINE_THRESHOLD_BYTES = 1 << 20
 WRITE_BUFFER_BYTES = 32 << 10
+MAX_STATE_BYTES = 5 << 20
 
 # Distinguishes references from garbage; Flink writes the same four bytes before a path.
 _REFERENCE_MAGIC = b"\x05\x5f\x3f\x18"
@@ -124,89 +126,6 @@ def checkpoint_storage(
 
 
 @dataclass(frozen=True, slots=True)
-class FileSystemCheckpointStorageAccess:
-    """One job's part of a `FileSystemCheckpointStorage`."""
-
-    storage: FileSystemCheckpointStorage
-    job_id: str
-
-    @property
-    def directory(self) -> JobDirectory:
-        """The job's directory."""
-        return JobDirectory.below(
-            self.storage.directory, self.job_id, single_writer=self.storage.single_writer
-        )
-
-    def initialize_base_locations_for_checkpoint(self) -> None:
-        self.directory.prepare()
-
-    def claim_job(self) -> DirectoryOwnership:
-        return self.directory.claim()
-
-    def initialize_location_for_checkpoint(
-        self, checkpoint_id: int, /
-    ) -> "FileSystemCheckpointStorageLocation":
-        directory = self.directory.checkpoint(checkpoint_id)
-        file_system_for(directory).prepare_directory(directory)
-        attempt = uuid.uuid4().hex[:8]
-        exclusive = uripath.join(self.directory.exclusive(checkpoint_id), f"{attempt}-")
-        factory = self._factory(exclusive, shared=self._shared_prefix(exclusive))
-        return self._location_class(directory, factory, self.storage.single_writer, attempt)
-
-    def initialize_location_for_savepoint(
-        self, checkpoint_id: int, /, target: str | PathLike[str] | None = None
-    ) -> "FileSystemSavepointStorageLocation":
-        self.directory.checkpoint(checkpoint_id)
-        directory = new_savepoint_directory(self.job_id, target, self.storage.savepoint_directory)
-        prefix = directory + "/"
-        factory = self._factory(prefix, shared=prefix)
-        return FileSystemSavepointStorageLocation(directory, factory, self.storage.single_writer)
-
-    def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
-        return self.directory.completed_checkpoints()
-
-    def resolve_checkpoint_storage_location(
-        self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
-    ) -> "FileSystemCheckpointStreamFactory":
-        directory = self.directory.exclusive(checkpoint_id)
-        prefix = _decode_reference(reference) if reference.encoded else directory + "/"
-        # All files of a savepoint are in its directory.
-        is_checkpoint = uripath.parent(prefix) == directory
-        return self._factory(
-            prefix, shared=self._shared_prefix(prefix) if is_checkpoint else prefix
-        )
-
-    @property
-    def _location_class(self) -> "type[FileSystemCheckpointStorageLocation]":
-        return FileSystemCheckpointStorageLocation
-
-    def _shared_prefix(self, exclusive_prefix: str) -> str:
-        """Return the prefix of an attempt's shared files."""
-        return f"{self.directory.shared}/{uripath.name(exclusive_prefix)}"
-
-    def _factory(self, exclusive: str, *, shared: str) -> "FileSystemCheckpointStreamFactory":
-        return FileSystemCheckpointStreamFactory(
-            exclusive_prefix=exclusive,
-            shared_prefix=shared,
-            metadata_directory=without_marker(uripath.parent(exclusive)),
-            inline_threshold=self.storage.inline_threshold,
-            write_buffer_bytes=self.storage.write_buffer_bytes,
-        )
-
-
-def _decode_reference(reference: CheckpointStorageLocationReference) -> str:
-    """Return the prefix of exclusive files in a reference. Raises `InvalidRequestError`."""
-    encoded = reference.encoded
-    if not encoded.startswith(_REFERENCE_MAGIC) or len(encoded) == len(_REFERENCE_MAGIC):
-        raise InvalidRequestError(f"not a location reference: {encoded[:64].hex()}")
-    try:
-        return encoded.removeprefix(_REFERENCE_MAGIC).decode()
-    except UnicodeDecodeError as error:
-        message = f"location reference is not a valid path: {encoded[:64].hex()}"
-        raise InvalidRequestError(message) from error
-
-
-@dataclass(frozen=True, slots=True)
 class FileSystemCheckpointStreamFactory:
     """Creates state streams whose files start with a prefix, a URI; random characters replace its marker.
 
@@ -214,8 +133,6 @@ class FileSystemCheckpointStreamFactory:
         exclusive_prefix: The prefix of state that belongs to one checkpoint.
         shared_prefix: The prefix of state that several checkpoints may refer to.
         metadata_directory: The directory that will have `_metadata`.
-        inline_threshold: As in the storage.
-        write_buffer_bytes: As in the storage.
         has_files: Whether state may become a file. If not, a state above the threshold is refused.
     """
 
@@ -333,3 +250,156 @@ class FileSystemSavepointStorageLocation(_PendingDirectory):
             _log.warning("savepoint %s was completed after all; it is kept", pointer)
             return
         file_system.delete_tree(pointer)
+
+
+class PersistentMetadataCheckpointStorageLocation(FileSystemCheckpointStorageLocation):
+    """A pending checkpoint whose state will be in its `_metadata` file."""
+
+
+class NonPersistentMetadataCheckpointStorageLocation(FileSystemCheckpointStorageLocation):
+    """A pending checkpoint whose state and metadata stay in the memory of the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemCheckpointStorageAccess:
+    """One job's part of a storage.
+
+    Attributes:
+        storage: The directories, and bounds of state in files.
+        job_id: The job.
+        location_class: The class of pending checkpoints.
+        memory_bytes: Maximum number of bytes of a state if no state is in files.
+    """
+
+    storage: FileSystemCheckpointStorage
+    job_id: str
+    location_class: type[FileSystemCheckpointStorageLocation] = FileSystemCheckpointStorageLocation
+    memory_bytes: int | None = None
+
+    @property
+    def directory(self) -> JobDirectory:
+        """The job's directory."""
+        return JobDirectory.below(
+            self.storage.directory, self.job_id, single_writer=self.storage.single_writer
+        )
+
+    def initialize_base_locations_for_checkpoint(self) -> None:
+        self.directory.prepare()
+
+    def claim_job(self) -> DirectoryOwnership:
+        return self.directory.claim()
+
+    def initialize_location_for_checkpoint(
+        self, checkpoint_id: int, /
+    ) -> FileSystemCheckpointStorageLocation:
+        directory = self.directory.checkpoint(checkpoint_id)
+        file_system_for(directory).prepare_directory(directory)
+        attempt = uuid.uuid4().hex[:8]
+        exclusive = uripath.join(self.directory.exclusive(checkpoint_id), f"{attempt}-")
+        factory = self._factory(exclusive, shared=self._shared_prefix(exclusive))
+        return self.location_class(directory, factory, self.storage.single_writer, attempt)
+
+    def initialize_location_for_savepoint(
+        self, checkpoint_id: int, /, target: str | PathLike[str] | None = None
+    ) -> FileSystemSavepointStorageLocation:
+        self.directory.checkpoint(checkpoint_id)
+        directory = new_savepoint_directory(self.job_id, target, self.storage.savepoint_directory)
+        prefix = directory + "/"
+        factory = self._factory(prefix, shared=prefix)
+        return FileSystemSavepointStorageLocation(directory, factory, self.storage.single_writer)
+
+    def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
+        return self.directory.completed_checkpoints()
+
+    def resolve_checkpoint_storage_location(
+        self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
+    ) -> FileSystemCheckpointStreamFactory:
+        directory = self.directory.exclusive(checkpoint_id)
+        prefix = _decode_reference(reference) if reference.encoded else directory + "/"
+        # All files of a savepoint are in its directory.
+        is_checkpoint = uripath.parent(prefix) == directory
+        return self._factory(
+            prefix, shared=self._shared_prefix(prefix) if is_checkpoint else prefix
+        )
+
+    def _shared_prefix(self, exclusive_prefix: str) -> str:
+        """Return the prefix of an attempt's shared files."""
+        return f"{self.directory.shared}/{uripath.name(exclusive_prefix)}"
+
+    def _factory(self, exclusive: str, *, shared: str) -> FileSystemCheckpointStreamFactory:
+        has_files = self.memory_bytes is None
+        return FileSystemCheckpointStreamFactory(
+            exclusive_prefix=exclusive,
+            shared_prefix=shared,
+            metadata_directory=without_marker(uripath.parent(exclusive)),
+            inline_threshold=self.memory_bytes or self.storage.inline_threshold,
+            write_buffer_bytes=self.storage.write_buffer_bytes if has_files else 0,
+            has_files=has_files,
+        )
+
+
+def _decode_reference(reference: CheckpointStorageLocationReference) -> str:
+    """Return the prefix of exclusive files in a reference. Raises `InvalidRequestError`."""
+    encoded = reference.encoded
+    if not encoded.startswith(_REFERENCE_MAGIC) or len(encoded) == len(_REFERENCE_MAGIC):
+        raise InvalidRequestError(f"not a location reference: {encoded[:64].hex()}")
+    try:
+        return encoded.removeprefix(_REFERENCE_MAGIC).decode()
+    except UnicodeDecodeError as error:
+        message = f"location reference is not a valid path: {encoded[:64].hex()}"
+        raise InvalidRequestError(message) from error
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCheckpointStorage:
+    """State in the handles of `_metadata`. For tests, and for jobs with little state.
+
+    Args:
+        max_state_bytes: Maximum number of bytes of one state; writing the first byte beyond it fails.
+        directory: URI of the directory for `_metadata` files. Without one, completed checkpoints are in the memory of
+            the driver and lost with it.
+        savepoint_directory: URI of the default directory for savepoints.
+        single_writer: As in `FileSystemCheckpointStorage`.
+
+    Raises:
+        InvalidRequestError: The limit is not positive, or a directory is not valid.
+
+    Source:
+        Flink, JobManagerCheckpointStorage; there a state that is too large fails only when it is finished.
+    """
+
+    max_state_bytes: int = MAX_STATE_BYTES
+    directory: str | None = None
+    savepoint_directory: str | None = None
+    single_writer: bool = False
+    _id: str = field(
+        default_factory=lambda: uuid.uuid4().hex, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_state_bytes <= 0:
+            message = f"maximum state size must be >= 1 byte, got {self.max_state_bytes}"
+            raise InvalidRequestError(message)
+        # The way to normalize a field of a frozen class.
+        if self.directory is not None:
+            directory = uripath.checkpoint_directory(self.directory)
+            refuse_marker(directory, "memory storage has no state files")
+            object.__setattr__(self, "directory", check_marker(directory))
+        if self.savepoint_directory is not None:
+            savepoints = savepoint_base(self.savepoint_directory)
+            object.__setattr__(self, "savepoint_directory", savepoints)
+
+    def create_checkpoint_storage(self, job_id: str, /) -> FileSystemCheckpointStorageAccess:
+        files = FileSystemCheckpointStorage(
+            self.directory or f"memory://{self._id}/checkpoints",
+            savepoint_directory=self.savepoint_directory,
+            single_writer=self.single_writer,
+        )
+        location_class = (
+            PersistentMetadataCheckpointStorageLocation
+            if self.directory is not None
+            else NonPersistentMetadataCheckpointStorageLocation
+        )
+        return FileSystemCheckpointStorageAccess(
+            files, check_job_id(job_id), location_class, self.max_state_bytes
+        )

@@ -74,7 +74,12 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
         self._check_open()
         view = memoryview(data).cast("B")
         if self._buffer.tell() + len(view) > self._buffer_bytes:
-            self._check_has_files()
+            if self._path_prefix is None:
+                message = (
+                    f"state has more than {self._inline_threshold} bytes, the maximum of memory storage; use a "
+                    "checkpoint directory"
+                )
+                raise InvalidRequestError(message)
             self.flush_to_file()
         if len(view) >= self._buffer_bytes and self._path_prefix is not None:
             with self._closed_on_failure():
@@ -175,14 +180,6 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
             discarded, self._file, self._uri = self._discarded, file, uri
         if discarded:  # by another thread, which saw no file
             file.abort()
-
-    def _check_has_files(self) -> None:
-        if self._path_prefix is None:
-            message = (
-                f"state has more than {self._inline_threshold} bytes, the maximum of memory storage; use a "
-                "checkpoint directory"
-            )
-            raise InvalidRequestError(message)
 
     def _check_open(self) -> None:
         if self._finished:

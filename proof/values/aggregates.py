@@ -15,7 +15,13 @@ from holdfast.backends.keyed import BackendName
 from holdfast.errors import StateMigrationError
 from holdfast.spark.aggregates import Aggregate, Aggregation, operands_of
 from holdfast.spark.operators import read_table
-from proof.values.checking import Comparisons, is_clear, without_each
+from proof.values.checking import (
+    Comparisons,
+    is_clear,
+    with_smaller_parts,
+    without_entries,
+    without_parts,
+)
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, PlainRow, Spec, aggregate, result_type
 from proof.values.plain import from_arrow, frozen, short_name, to_arrow
@@ -45,26 +51,26 @@ class Change:
     """A change of a job's aggregates at a restart.
 
     Attributes:
-        renamed: The names of before, by the new names.
-        added: New aggregates, by name.
-        dropped: Names that are gone.
-        is_told: Whether the job says so.
-        is_reordered: Whether the aggregates come in another order.
+        renamed: Old names by new names.
+        added: New aggregates by name.
+        dropped: Names of removed aggregates.
+        is_declared: Whether the job declares the change.
+        is_reordered: Whether the order of the aggregates changes.
     """
 
     renamed: tuple[tuple[str, str], ...] = ()
     added: tuple[tuple[str, Spec], ...] = ()
     dropped: tuple[str, ...] = ()
-    is_told: bool = True
+    is_declared: bool = True
     is_reordered: bool = False
 
     @property
     def is_refused(self) -> bool:
-        """Whether the product has to refuse it."""
-        return not self.is_told and bool(self.renamed or self.added or self.dropped)
+        """True if the product must refuse it."""
+        return not self.is_declared and bool(self.renamed or self.added or self.dropped)
 
-    def applied(self, counted: Mapping[str, Counted], number: int) -> dict[str, Counted]:
-        """Return the aggregates after the change, which comes with a batch of this number."""
+    def apply(self, counted: Mapping[str, Counted], number: int) -> dict[str, Counted]:
+        """Return the aggregates after the change, which begins with a batch."""
         names = {before: now for now, before in self.renamed}
         after = {
             names.get(name, name): each
@@ -75,9 +81,9 @@ class Change:
         return dict(reversed(after.items())) if self.is_reordered else after
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What the job says of it."""
-        if not self.is_told:
+    def options(self) -> dict[str, Any]:
+        """The options of the job that declare it."""
+        if not self.is_declared:
             return {}
         added = [name for name, _ in self.added]
         return {"renamed": dict(self.renamed), "added": added, "dropped": self.dropped}
@@ -85,15 +91,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch, and how its subtasks run.
+    """A batch, and the settings of its subtasks.
 
     Attributes:
         rows: Plain rows: the key's columns, then the others.
         parallelism: Number of subtasks.
-        backend: What keeps the state.
+        backend: The state backend.
         is_combined: Whether Spark combines the rows.
-        replays: How often the batch is run before it completes.
-        change: How the aggregates have changed since the batch before.
+        replays: Number of times the batch is repeated before it completes.
+        change: The change of the aggregates since the previous batch.
     """
 
     rows: tuple[PlainTuple, ...]
@@ -160,14 +166,16 @@ def draw_case(random: Random, *, with_spark: bool = False) -> AggregateCase:
 
 
 def _draw_aggregates(
-    drawer: Drawer, most: int
+    drawer: Drawer, max_specs: int
 ) -> tuple[pa.Schema, dict[str, Spec], frozenset[str]]:
-    """Draw columns, aggregates of them, and the columns whose numbers are small enough to be summed up."""
+    """Draw columns, aggregates of them, and the columns with numbers small enough for sums."""
     random = drawer.random
     numbers = [(f"n{i}", drawer.number_type()) for i in range(random.randint(1, 3))]
     others = [(f"v{i}", drawer.spark_type()) for i in range(random.randint(1, 3))]
     columns = pa.schema([*numbers, *others, ("t", drawer.random.choice(_ORDERS))])
-    specs = {f"a{index}": _draw_spec(drawer, columns) for index in range(random.randint(1, most))}
+    specs = {
+        f"a{index}": _draw_spec(drawer, columns) for index in range(random.randint(1, max_specs))
+    }
     mild = frozenset(name for name, _ in numbers if drawer.chance(0.75))
     return columns, specs, mild
 
@@ -185,7 +193,7 @@ def _draw_spec(drawer: Drawer, columns: pa.Schema) -> Spec:
 
 
 def _draw_change(drawer: Drawer, names: list[str], columns: pa.Schema, number: int) -> Change:
-    """Draw a change, and change the names."""
+    """Draw a change, and apply it to the names."""
     random = drawer.random
     renamed, added, dropped = [], [], []
     for name in random.sample(names, random.randint(0, len(names))):
@@ -198,15 +206,15 @@ def _draw_change(drawer: Drawer, names: list[str], columns: pa.Schema, number: i
     if drawer.chance(0.4):
         added.append((f"c{number}", _draw_spec(drawer, columns)))
         names.append(f"c{number}")
-    is_told = drawer.chance(0.8)
-    return Change(tuple(renamed), tuple(added), tuple(dropped), is_told, drawer.chance(0.3))
+    is_declared = drawer.chance(0.8)
+    return Change(tuple(renamed), tuple(added), tuple(dropped), is_declared, drawer.chance(0.3))
 
 
 _ORDERS = [pa.timestamp("us", "UTC"), pa.int64(), pa.string(), pa.float64(), pa.date32()]
 
 
 def _is_taken(kind: str, column: pa.DataType) -> bool:
-    """Whether the documentation lets an aggregate take values of a type."""
+    """Return whether an aggregate accepts a type, according to the documentation."""
     if kind in {"count", "collect"}:
         return not types.is_null(column)
     return not (types.is_nested(column) or types.is_null(column))
@@ -221,7 +229,7 @@ def _draw_values(drawer: Drawer, columns: pa.Schema, mild: frozenset[str]) -> It
 
 
 def run_case(case: AggregateCase, spark: SparkSession | None = None) -> Comparisons:
-    """Run the job batch by batch, and compare what comes out; with Spark, compare the model with it as well."""
+    """Run the job batch by batch, and compare its output; with Spark, compare the model with Spark as well."""
     compared = Comparisons()
     session = None if spark is None else session_of(spark, case.settings)
     counted = {name: Counted(spec) for name, spec in case.specs.items()}
@@ -229,14 +237,14 @@ def run_case(case: AggregateCase, spark: SparkSession | None = None) -> Comparis
     number = 0
     subtasks = KeyedSubtasks(
         lambda: Aggregation(
-            {name: aggregate_of(each.spec) for name, each in counted.items()}, **change.told
+            {name: aggregate_of(each.spec) for name, each in counted.items()}, **change.options
         ),
         case.key,
     )
     batches: list[Sequence[PlainTuple]] = []
     for number, batch in enumerate(case.batches):
         change = batch.change or Change()
-        counted = change.applied(counted, number)
+        counted = change.apply(counted, number)
         batches.append(batch.rows)
         touched = {frozen(row[: len(case.key)]) for row in batch.rows}
         results = expected_results(case, counted, batches)
@@ -251,7 +259,7 @@ def run_case(case: AggregateCase, spark: SparkSession | None = None) -> Comparis
             given = subtasks.run(operands, replays=batch.replays)
         except StateMigrationError as error:
             if not change.is_refused:
-                compared.unexpected("agg", error)
+                compared.add_error("agg", error)
             named = [name for pair in change.renamed for name in pair] + [*change.dropped]
             compared.check(
                 all(repr(name) in str(error) for name in named),
@@ -259,21 +267,21 @@ def run_case(case: AggregateCase, spark: SparkSession | None = None) -> Comparis
                 error,
             )
             return compared
-        except Exception as error:  # noqa: BLE001  # whatever comes is judged
+        except Exception as error:  # noqa: BLE001  # checked below
             if not (must_fail or may_fail):
-                compared.unexpected("agg", error)
+                compared.add_error("agg", error)
             elif not (is_clear(error) or is_overflow(error)):
-                compared.unexpected("agg of numbers that do not fit", error)
+                compared.add_error("agg of numbers that do not fit", error)
             compared.count += 1
             return compared
         if change.is_refused and had_rows:
-            compared.check(False, "agg: an untold change is not refused", change)
+            compared.check(False, "agg: an undeclared change is not refused", change)
             return compared
         if must_fail:
-            compared.check(False, "agg: a result that does not fit is no error", number, given)
+            compared.check(False, "agg: a result that does not fit is not an error", number, given)
             return compared
         compare_results(compared, "agg", case, counted, given=given, expected=expected)
-        if change.is_refused:  # of no rows: whether it is, doesn't matter
+        if change.is_refused:  # without rows a refusal is optional
             return compared
     if spark is not None and len(batches) == len(case.batches):
         _compare_with_spark(compared, case, batches, session_of(spark, ()))
@@ -301,18 +309,18 @@ def _compare_with_spark(
 
 def compare_results(
     compared: Comparisons,
-    what: str,
+    label: str,
     case: AggregateCase,
     counted: Mapping[str, Counted],
     *,
     given: Sequence[pa.RecordBatch],
     expected: Mapping[Any, Mapping[str, Expected]],
 ) -> None:
-    """Compare the results of keys with what they should be."""
+    """Compare the results of keys with the expected ones."""
     results = _results_of(given, case, counted)
     keys = sorted(repr(key) for key, _ in results)
     wanted = sorted(map(repr, expected))
-    compared.check(keys == wanted, f"{what}: other keys come out", keys, "not", wanted)
+    compared.check(keys == wanted, f"{label}: other keys", keys, "not", wanted)
     for key, cells in results:
         for name, value in cells.items():
             if key not in expected:
@@ -321,7 +329,7 @@ def compare_results(
             column = "" if spec.column is None else short_name(case.columns.field(spec.column).type)
             compared.check(
                 right.allows(value),
-                f"{what}: wrong {spec.kind} of {column}",
+                f"{label}: wrong {spec.kind} of {column}",
                 f"{name} of key {key} is {value!r}, not {right.value!r}",
             )
 
@@ -334,7 +342,7 @@ def _results_of(
     for batch in batches:
         by_key = [from_arrow(batch.column(name)) for name in case.key.names]
         columns = [
-            from_arrow(_widened(batch.column(name), result_type(each.spec, case.columns)))
+            from_arrow(_cast(batch.column(name), result_type(each.spec, case.columns)))
             for name, each in counted.items()
         ]
         keys = zip(*by_key, strict=True)
@@ -346,8 +354,8 @@ def _results_of(
     return rows
 
 
-def _widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as the operator's output has it. Nested columns are as they came: Arrow's cast breaks lists of void."""
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast a column to the type of the output. Nested columns are unchanged, because Arrow's cast breaks lists of void."""
     return column if types.is_nested(kind) else column.cast(kind)
 
 
@@ -356,7 +364,7 @@ def expected_results(
     counted: Mapping[str, Counted],
     batches: Sequence[Sequence[PlainTuple]],
 ) -> dict[Any, dict[str, Expected]]:
-    """Return what the aggregates of each key are after these batches."""
+    """Return the aggregates of each key after these batches."""
     names = case.schema.names
     by_key: dict[Any, list[tuple[int, PlainRow]]] = {}
     for number, batch in enumerate(batches):
@@ -386,11 +394,11 @@ def _operands(
     counted: Mapping[str, Counted],
     session: SparkSession | None,
 ) -> pa.Table:
-    """Return what the operator takes of a batch."""
+    """Return the input of the operator."""
     if session is None:
         arrays = columns_of(batch.rows, case.schema, to_arrow)
-        taken = {name for each in counted.values() for name in (each.spec.column, each.spec.by)}
-        names = [name for name in case.schema.names if name in {*case.key.names, *taken}]
+        used = {name for each in counted.values() for name in (each.spec.column, each.spec.by)}
+        names = [name for name in case.schema.names if name in {*case.key.names, *used}]
         return pa.Table.from_arrays(arrays, schema=case.schema).select(names)
     frame = frame_of(session, batch.rows, case.schema)
     aggregates = {name: aggregate_of(each.spec) for name, each in counted.items()}
@@ -399,26 +407,21 @@ def _operands(
 
 
 def is_overflow(error: BaseException) -> bool:
-    """Whether an error says that a number does not fit: Spark's own, or ours that Spark raises."""
+    """Return whether an error reports an overflow: an error of Spark, or ours raised by Spark."""
     words = ("does not fit its type", "OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE")
     return any(each in str(error) for each in words)
 
 
 def smaller_cases(case: AggregateCase) -> Iterator[AggregateCase]:
-    """Yield cases with less in them."""
-    for batches in without_each(case.batches):
-        if not any(batch.change for batch in case.batches):
-            yield replace(case, batches=batches)
+    """Yield cases with fewer parts."""
+    if not any(batch.change for batch in case.batches):
+        yield from without_parts(case, "batches")
+        yield from without_entries(case, "specs")
     yield replace(case, batches=case.batches[:-1])
-    if len(case.specs) > 1 and not any(batch.change for batch in case.batches):
-        for specs in without_each(tuple(case.specs.items())):
-            yield replace(case, specs=dict(specs))
-    for index, batch in enumerate(case.batches):
-        before, after = case.batches[:index], case.batches[index + 1 :]
-        for rows in without_each(batch.rows):
-            yield replace(case, batches=(*before, replace(batch, rows=rows), *after))
-        plain = Batch(batch.rows, is_combined=batch.is_combined, change=batch.change)
-        if batch != plain:
-            yield replace(case, batches=(*before, plain, *after))
-    for settings in without_each(case.settings):
-        yield replace(case, settings=settings)
+    yield from with_smaller_parts(case, "batches", _smaller_batches)
+    yield from without_parts(case, "settings")
+
+
+def _smaller_batches(batch: Batch) -> Iterator[Batch]:
+    yield from without_parts(batch, "rows")
+    yield Batch(batch.rows, is_combined=batch.is_combined, change=batch.change)

@@ -217,7 +217,7 @@ class Drawer:
 
 
 def order_text(value: Any) -> str:
-    """Return a text that tells map keys apart, where zeros of both signs are one."""
+    """Return a text that identifies a map key; zeros of both signs are equal."""
     return repr(value + 0.0 if isinstance(value, float) else value)
 
 

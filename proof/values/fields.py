@@ -15,7 +15,7 @@ from holdfast.backends.descriptors import ListStateDescriptor, ValueStateDescrip
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import StateMigrationError
 from proof.values.aggregates import BACKENDS
-from proof.values.checking import Comparisons, without_each
+from proof.values.checking import Comparisons, with_smaller_parts, without_parts
 from proof.values.drawing import Drawer
 from proof.values.plain import from_arrow, frozen, to_arrow
 
@@ -37,26 +37,26 @@ class Stage:
 
     Attributes:
         fields: The fields of the struct.
-        renamed: The names of before, by the new names.
-        dropped: Names that are gone.
-        is_told: Whether the job declares what was renamed and dropped.
+        renamed: Old names by new names.
+        dropped: Names of removed fields.
+        is_declared: Whether the job declares the renamed and dropped fields.
         writes: Keys and their new values, or elements to append.
         parallelism: Number of subtasks.
-        backend: What keeps the state.
+        backend: The state backend.
     """
 
     fields: Fields
     renamed: tuple[tuple[str, str], ...] = ()
     dropped: tuple[str, ...] = ()
-    is_told: bool = True
+    is_declared: bool = True
     writes: tuple[tuple[int, dict[str, Any]], ...] = ()
     parallelism: int = 1
     backend: BackendName = "columnar"
 
     @property
     def is_refused(self) -> bool:
-        """Whether the product has to refuse it."""
-        return not self.is_told and bool(self.renamed or self.dropped)
+        """True if the product must refuse it."""
+        return not self.is_declared and bool(self.renamed or self.dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ def _with_writes(drawer: Drawer, stage: Stage) -> Stage:
 
 
 class Structs(StatefulFunction):
-    """Writes what a stage writes, and notes what each key has then.
+    """Performs the writes of a stage, and records the state of each key afterwards.
 
     Args:
-        case: What the state is.
-        stage: What is written, of which type.
-        seen: Where pairs of a key and what it has are noted.
+        case: Defines the state.
+        stage: Defines the writes and their type.
+        seen: Receives each key with its state.
     """
 
     def __init__(self, case: FieldsCase, stage: Stage, seen: list[tuple[int, Any]]) -> None:
@@ -127,13 +127,13 @@ class Structs(StatefulFunction):
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         store, stage = context.keyed_state_store, self._stage
         self._type = pa.struct(list(stage.fields))
-        told: dict[str, Any] = {}
-        if stage.is_told:
-            told = {"renamed": dict(stage.renamed), "dropped": stage.dropped}
+        options: dict[str, Any] = {}
+        if stage.is_declared:
+            options = {"renamed": dict(stage.renamed), "dropped": stage.dropped}
         if self._case.is_list:
-            self._state: Any = store.get_list_state(ListStateDescriptor("s", self._type, **told))
+            self._state: Any = store.get_list_state(ListStateDescriptor("s", self._type, **options))
         else:
-            self._state = store.get_state(ValueStateDescriptor("s", self._type, **told))
+            self._state = store.get_state(ValueStateDescriptor("s", self._type, **options))
         self._store = store
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -159,14 +159,14 @@ class Structs(StatefulFunction):
 
 
 def run_case(case: FieldsCase) -> Comparisons:
-    """Run the stages one after the other, and compare what the state is after each."""
+    """Run the stages one after the other, and compare the state after each."""
     compared = Comparisons()
     held: dict[int, list[dict[str, Any]]] = {key: [] for key in range(6)}
     seen: list[tuple[int, Any]] = []
     current: list[Stage] = []
     subtasks = KeyedSubtasks(lambda: Structs(case, current[0], seen), _KEY)
     subtasks.output = pa.schema([("n", pa.int64())])
-    what = f"fields of {'lists' if case.is_list else 'values'}"
+    label = f"fields of {'lists' if case.is_list else 'values'}"
     for number, stage in enumerate(case.stages):
         current[:] = [stage]
         names = dict(stage.renamed)
@@ -186,31 +186,30 @@ def run_case(case: FieldsCase) -> Comparisons:
             subtasks.run(table)
         except StateMigrationError as error:
             if not stage.is_refused:
-                compared.unexpected(what, error)
+                compared.add_error(label, error)
             gone = [*(old for _, old in stage.renamed), *stage.dropped]
-            compared.check(all(name in str(error) for name in gone), f"{what}: refusal", error)
+            compared.check(all(name in str(error) for name in gone), f"{label}: refusal", error)
             return compared
         if stage.is_refused and is_stored:
-            compared.check(False, f"{what}: an untold change is not refused", stage)
+            compared.check(False, f"{label}: an undeclared change is not refused", stage)
             return compared
         for key, value in seen:
             given = value or [] if case.is_list else [value] * (value is not None)
             compared.check(
                 frozen(given) == frozen(held[key]),
-                f"{what}: wrong value",
+                f"{label}: wrong value",
                 f"stage {number}, key {key}: {given!r}, not {held[key]!r}",
             )
     return compared
 
 
 def smaller_cases(case: FieldsCase) -> Iterator[FieldsCase]:
-    """Yield cases with less in them."""
+    """Yield cases with fewer parts."""
     if len(case.stages) > 1:
         yield replace(case, stages=case.stages[:-1])
-    for index, stage in enumerate(case.stages):
-        before, after = case.stages[:index], case.stages[index + 1 :]
-        for writes in without_each(stage.writes):
-            yield replace(case, stages=(*before, replace(stage, writes=writes), *after))
-        plain = replace(stage, parallelism=1, backend="columnar")
-        if stage != plain:
-            yield replace(case, stages=(*before, plain, *after))
+    yield from with_smaller_parts(case, "stages", _smaller_stages)
+
+
+def _smaller_stages(stage: Stage) -> Iterator[Stage]:
+    yield from without_parts(stage, "writes")
+    yield replace(stage, parallelism=1, backend="columnar")

@@ -1,4 +1,4 @@
-"""Aggregates of plain rows, written without the product's code: each is worked out of all rows at once."""
+"""Aggregates of plain rows, independent of the product's code: each is computed from all rows at once."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a result may be.
+    """The possible results.
 
     Attributes:
         value: The plain value.
-        tolerance: How far a floating-point result may be off.
+        tolerance: Maximum error of a floating-point result.
         is_unordered: Whether the value is a list in any order.
-        must_fail: Whether the result does not fit into its type, so that only an error is right.
-        may_fail: Whether an intermediate result may not fit, so that an error is right, too.
+        must_fail: Whether the result does not fit into its type, so that only an error is correct.
+        may_fail: Whether an intermediate result may not fit, so that an error is also correct.
     """
 
     value: Any = None
@@ -49,7 +49,7 @@ class Expected:
     may_fail: bool = False
 
     def allows(self, value: Any) -> bool:
-        """Whether a value is right."""
+        """Return whether a value is correct."""
         if self.must_fail:
             return False
         if self.is_unordered:
@@ -95,7 +95,7 @@ def limit_of(kind: pa.DataType) -> int:
 
 
 def aggregate(spec: Spec, rows: Sequence[PlainRow], columns: pa.Schema) -> Expected:
-    """Return what the aggregate of these rows is."""
+    """Return the expected aggregate of these rows."""
     if spec.column is None:
         return Expected(len(rows))
     kind = columns.field(spec.column).type
@@ -130,12 +130,12 @@ def aggregate(spec: Spec, rows: Sequence[PlainRow], columns: pa.Schema) -> Expec
 def exact_sum(values: Sequence[int], kind: pa.DataType) -> tuple[int, bool, bool]:
     """Return a sum, whether it does not fit into its type, and whether a part of it may not."""
     total = sum(values)
-    greatest = limit_of(kind)
-    least = -greatest if types.is_decimal(kind) else -greatest - 1
+    maximum = limit_of(kind)
+    minimum = -maximum if types.is_decimal(kind) else -maximum - 1
     if types.is_unsigned_integer(kind):
-        least = 0
+        minimum = 0
     ups, downs = sum(v for v in values if v > 0), sum(v for v in values if v < 0)
-    return total, not least <= total <= greatest, not least <= downs <= ups <= greatest
+    return total, not minimum <= total <= maximum, not minimum <= downs <= ups <= maximum
 
 
 def float_sum(values: Sequence[float]) -> float:
@@ -146,7 +146,7 @@ def float_sum(values: Sequence[float]) -> float:
 
 
 def reduce_values(function: str, values: Sequence[Any], kind: pa.DataType) -> Expected:
-    """Return what a reducing state of a type has after these values were added, none of which is null."""
+    """Return the expected value of a reducing state after these values, which are not null, were added."""
     if not values:
         return Expected(None)
     if function == "concatenate":

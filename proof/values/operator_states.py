@@ -1,7 +1,7 @@
 """List, union and broadcast states of random types at changing parallelism, compared with a model.
 
 After each step the states are redistributed, and restored twice: one copy is only read and compared, the other is
-changed by the next step, which leaves some states alone.
+changed by the next step, except for some states.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from contracts.elements import memory_factory
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
 from holdfast.backends.assignment import redistribute
 from holdfast.backends.snapshot import Compression
-from proof.values.checking import Comparisons, without_each
+from proof.values.checking import Comparisons, with_smaller_parts, without_parts
 from proof.values.drawing import Drawer
 from proof.values.plain import from_arrow, frozen, short_name, to_arrow
 from proof.values.states import plain_value, python_object
@@ -58,7 +58,7 @@ class OperatorStep:
     """A run of all subtasks up to a checkpoint.
 
     Attributes:
-        asked: The numbers of the states that the operator asks for.
+        asked: The numbers of the states that the operator requests.
         changes: The changes of each subtask. Those of broadcast states are in each.
         is_changed_later: Whether states change after they were captured, before they are written.
         is_compressed: Whether the checkpoint is compressed.
@@ -145,8 +145,8 @@ def run_case(case: OperatorCase) -> Comparisons:
         for number, step in enumerate(case.steps):
             runner.run(f"step {number}", step)
         runner.restore("the end", 2)
-    except Exception as error:  # noqa: BLE001  # whatever comes is a finding
-        compared.unexpected("operator states", error)
+    except Exception as error:  # noqa: BLE001  # each error is a finding
+        compared.add_error("operator states", error)
     return compared
 
 
@@ -158,15 +158,15 @@ class _Runner:
         self._is_in_order: dict[int, bool] = {}
         self._entries: dict[int, Entries] = {}
 
-    def run(self, where: str, step: OperatorStep) -> None:
+    def run(self, place: str, step: OperatorStep) -> None:
         parallelism = len(step.changes)
-        backends, lists = self.restore(where, parallelism)
+        backends, lists = self.restore(place, parallelism)
         self._handles = []
         for number in lists:
             is_asked = number in step.asked
             self._is_in_order[number] = is_asked or self._case.kinds[number].mode == "list"
             if self._case.kinds[number].mode == "union" and not is_asked:
-                # Each element is carried on by one subtask, and it does not matter by which.
+                # One subtask keeps each element; any of them may.
                 lists[number] = [lists[number][0], *[[] for _ in range(parallelism - 1)]]
         self._lists = lists
         for subtask, (backend, changes) in enumerate(zip(backends, step.changes, strict=True)):
@@ -187,7 +187,7 @@ class _Runner:
                 _change_entries(self._entries.setdefault(change.state, {}), change)
 
     def restore(
-        self, where: str, parallelism: int
+        self, place: str, parallelism: int
     ) -> tuple[list[OperatorStateBackend], dict[int, list[list[Any]]]]:
         """Restore at a parallelism, and compare. Return the subtasks, and the lists that each has."""
         if not self._handles:
@@ -197,14 +197,14 @@ class _Runner:
                 if kind.mode != "broadcast"
             }
             return [OperatorStateBackend() for _ in range(parallelism)], lists
-        where = f"{where}, {len(self._handles)} to {parallelism} subtasks"
+        place = f"{place}, {len(self._handles)} to {parallelism} subtasks"
         parts = redistribute(self._handles, parallelism)
         readers = [OperatorStateBackend.restore(part) for part in parts]
         lists = {}
         for number, kind in enumerate(self._case.kinds):
             states = [_state_of(reader, number, kind) for reader in readers]
             if kind.mode == "broadcast":
-                self._compare_entries(where, number, states)
+                self._compare_entries(place, number, states)
                 continue
             lists[number] = [from_arrow(state.to_arrow()) for state in states]
             objects = [[plain_value(each, kind.type) for each in state.get()] for state in states]
@@ -212,31 +212,31 @@ class _Runner:
                 frozen(objects) == frozen(lists[number]),
                 number,
                 "objects are not the Arrow data",
-                f"{where}: {objects}, not {lists[number]}",
+                f"{place}: {objects}, not {lists[number]}",
             )
             if kind.mode == "list":
-                self._compare_split(where, number, lists[number])
+                self._compare_split(place, number, lists[number])
             else:
-                self._compare_union(where, number, lists[number])
+                self._compare_union(place, number, lists[number])
         sizes = [
             sum(len(lists[number][subtask]) for number in lists if self._is_split(number))
             for subtask in range(parallelism)
         ]
         if parallelism != len(self._handles):
             self._compared.check(
-                max(sizes) - min(sizes) <= 1, "list states are not spread evenly", where, sizes
+                max(sizes) - min(sizes) <= 1, "list states are not spread evenly", place, sizes
             )
         return [OperatorStateBackend.restore(part) for part in parts], lists
 
     def _is_split(self, number: int) -> bool:
         return self._case.kinds[number].mode == "list"
 
-    def _check(self, holds: object, number: int, what: str, shown: str) -> None:
+    def _check(self, holds: object, number: int, label: str, shown: str) -> None:
         kind = self._case.kinds[number]
-        self._compared.check(holds, f"{kind.mode} state of {short_name(kind.type)}: {what}", shown)
+        self._compared.check(holds, f"{kind.mode} state of {short_name(kind.type)}: {label}", shown)
 
-    def _compare_split(self, where: str, number: int, lists: list[list[Any]]) -> None:
-        """Elements stay at the same parallelism, else each subtask has one run of all elements in order."""
+    def _compare_split(self, place: str, number: int, lists: list[list[Any]]) -> None:
+        """Check that elements stay at the same parallelism; otherwise each subtask has a range of all elements in order."""
         stored = self._lists[number]
         if len(stored) == len(lists):
             is_right = frozen(stored) == frozen(lists)
@@ -247,20 +247,20 @@ class _Runner:
             is_right = max(sizes) - min(sizes) <= 1 and any(
                 frozen([value for each in order for value in each]) == every for order in orders
             )
-        self._check(is_right, number, "other elements", f"{where}: {lists} of {stored}")
+        self._check(is_right, number, "other elements", f"{place}: {lists} of {stored}")
 
-    def _compare_union(self, where: str, number: int, lists: list[list[Any]]) -> None:
-        """Each subtask has all elements, in the order of the subtasks that stored them."""
+    def _compare_union(self, place: str, number: int, lists: list[list[Any]]) -> None:
+        """Check that each subtask has all elements, in the order of the subtasks that stored them."""
         every = [value for each in self._lists[number] for value in each]
         is_right = len({repr(frozen(each)) for each in lists}) == 1
         if self._is_in_order[number]:
             is_right = is_right and frozen(lists[0]) == frozen(every)
         else:
             is_right = is_right and _sorted_texts(lists[0]) == _sorted_texts(every)
-        self._check(is_right, number, "other elements", f"{where}: {lists}, not {every}")
+        self._check(is_right, number, "other elements", f"{place}: {lists}, not {every}")
 
-    def _compare_entries(self, where: str, number: int, states: Sequence[Any]) -> None:
-        """Each subtask has all entries, in the order in which their keys were put."""
+    def _compare_entries(self, place: str, number: int, states: Sequence[Any]) -> None:
+        """Check that each subtask has all entries, in the order in which their keys were put."""
         kind = self._case.kinds[number]
         right = frozen(list(self._entries.get(number, {}).values()))
         for subtask, state in enumerate(states):
@@ -272,7 +272,7 @@ class _Runner:
                 frozen(entries) == right,
                 number,
                 "other entries",
-                f"{where}: subtask {subtask} has {entries}, not {right}",
+                f"{place}: subtask {subtask} has {entries}, not {right}",
             )
 
     def _change(self, state: Any, change: StateChange, subtask: int, parallelism: int) -> None:
@@ -311,7 +311,7 @@ def _state_of(backend: OperatorStateBackend, number: int, kind: OperatorStateKin
 
 
 def _change_later(state: Any, kind: OperatorStateKind) -> None:
-    """Change a state in place, which its snapshot must not show."""
+    """Change a state in place, without an effect on its snapshot."""
     if kind.mode == "broadcast":
         for key in list(state):
             state.remove(key)
@@ -354,28 +354,17 @@ def _sorted_texts(values: Sequence[Any]) -> list[str]:
 
 
 def smaller_cases(case: OperatorCase) -> Iterator[OperatorCase]:
-    """Yield cases with less in them."""
-    for steps in without_each(case.steps):
-        yield replace(case, steps=steps)
-    for index, step in enumerate(case.steps):
-        before, after = case.steps[:index], case.steps[index + 1 :]
+    """Yield cases with fewer parts."""
+    yield from without_parts(case, "steps")
+    yield from with_smaller_parts(case, "steps", _smaller_steps)
 
-        def with_step(
-            changed: OperatorStep,
-            before: tuple[OperatorStep, ...] = before,
-            after: tuple[OperatorStep, ...] = after,
-        ) -> OperatorCase:
-            return replace(case, steps=(*before, changed, *after))
 
-        for changes in without_each(step.changes):
-            if changes:
-                yield with_step(replace(step, changes=changes))
-        for number in step.asked:
-            changes = tuple(
-                tuple(change for change in each if change.state != number) for each in step.changes
-            )
-            asked = tuple(each for each in step.asked if each != number)
-            yield with_step(replace(step, asked=asked, changes=changes))
-        plain = replace(step, is_changed_later=False, is_compressed=False)
-        if step != plain:
-            yield with_step(plain)
+def _smaller_steps(step: OperatorStep) -> Iterator[OperatorStep]:
+    yield from (less for less in without_parts(step, "changes") if less.changes)
+    for number in step.asked:
+        changes = tuple(
+            tuple(change for change in each if change.state != number) for each in step.changes
+        )
+        asked = tuple(each for each in step.asked if each != number)
+        yield replace(step, asked=asked, changes=changes)
+    yield replace(step, is_changed_later=False, is_compressed=False)

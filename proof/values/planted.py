@@ -1,4 +1,4 @@
-"""Faults planted in a copy of Holdfast: a comparison that finds none of them would prove nothing."""
+"""Faults planted in a copy of Holdfast, to show that the comparisons find faults."""
 
 import os
 import shutil
@@ -23,10 +23,10 @@ class Planted:
     """A fault.
 
     Attributes:
-        file: The file that has it.
-        right: The text of the file that is replaced.
-        wrong: What it is replaced by.
-        subject: The comparison that has to find it.
+        file: The file to change.
+        right: The text that is replaced.
+        wrong: Its replacement.
+        subject: The comparison that must find it.
     """
 
     file: str
@@ -66,7 +66,7 @@ PLANTED: Mapping[str, Planted] = {
         "return None",
         "aggregates",
     ),
-    "a renamed aggregate begins anew": Planted(
+    "a renamed aggregate begins again": Planted(
         "src/holdfast/spark/aggregates/changes.py",
         'return {"renamed": renamed, "dropped": lost}',
         'return {"renamed": {}, "dropped": [*lost, *renamed.values()]}',
@@ -141,7 +141,7 @@ PLANTED: Mapping[str, Planted] = {
         "histories of a job",
     ),
 }
-"""Each fault, by what it does."""
+"""Faults by their description."""
 
 
 def misses(seed: int) -> list[str]:
@@ -198,8 +198,8 @@ def main() -> int:
     subject = replace(SUBJECTS[name], max_reductions=0)
     for number in range(seed, seed + max_cases):
         tally = compare(subject, number, cases=1)
-        if tally.found:
-            print(number - seed + 1, next(iter(tally.found.values())))
+        if tally.descriptions:
+            print(number - seed + 1, next(iter(tally.descriptions.values())))
             return _DIFFERS
         subject = replace(subject, seeds=())  # they have run
     return 0

@@ -14,21 +14,15 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.spark.processors import InputSettings, ProcessorFunction
-from proof.values.calls import (
-    Call,
-    CallBatch,
-    CallCase,
-    Operation,
-    compare_calls,
-    draw_calls,
-)
+from proof.values.call_cases import CallBatch, CallCase, Operation, draw_calls
+from proof.values.calls import Call, compare_calls
 from proof.values.checking import Comparisons
 from proof.values.drawing import FIRST_DAY, LAST_DAY, Drawer
 from proof.values.states import StateKind, plain_value, python_object
 
 _TIME_MODES = {"none": "None", "processing": "ProcessingTime", "event": "EventTime"}
 _DAYS = {"row": (FIRST_DAY + 2, LAST_DAY - 2), "pandas": (-106_749, 106_749)}
-"""The days that local times and frames have: processors refuse others."""
+"""The valid days of local times and frames; processors refuse others."""
 _SETTINGS = InputSettings(max_rows=2)
 
 
@@ -64,11 +58,11 @@ def _draw_type(drawer: Drawer) -> pa.DataType:
 
 @dataclass(slots=True)
 class Notes:
-    """What processors note: they are copied for each batch, so that they can't keep it themselves.
+    """Records of processors, which are copied for each batch and so can't keep them.
 
     Attributes:
         calls: The calls.
-        subtask: The subtask that runs.
+        subtask: The current subtask.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -79,11 +73,11 @@ NOTES = Notes()
 
 
 class Processor(StatefulProcessor):
-    """Runs the scripts of rows and timers, and notes its calls.
+    """Runs the scripts of rows and timers, and records its calls.
 
     Args:
-        case: What the states are.
-        batch: What the rows do.
+        case: Defines the states.
+        batch: Defines the scripts of rows.
     """
 
     def __init__(self, case: CallCase, batch: CallBatch) -> None:
@@ -189,7 +183,7 @@ def _read_state(state: Any, kind: StateKind) -> Any:
 
 
 def _spark_object(value: Any, kind: Any) -> Any:
-    """Return the object that stands for a plain value in a processor of Spark."""
+    """Return the object of a plain value in a processor of Spark."""
     if value is None:
         return None
     if types.is_struct(kind):
@@ -199,13 +193,13 @@ def _spark_object(value: Any, kind: Any) -> Any:
     if types.is_list(kind):
         return [_spark_object(each, kind.value_type) for each in value]
     usual = python_object(value, kind)
-    if types.is_timestamp(kind) and kind.tz is not None:  # Spark's are of the process's time zone
+    if types.is_timestamp(kind) and kind.tz is not None:  # Spark's have the process's time zone
         return usual.astimezone().replace(tzinfo=None)
     return usual
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """Return the plain value that an object of a processor stands for."""
+    """Return the plain value of an object in a processor."""
     if value is None:
         return None
     if types.is_struct(kind):

@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 
 from proof.values.aggregates import AggregateCase, Batch, Change
-from proof.values.calls import CallBatch, CallCase, Operation
-from proof.values.histories import Event, HistoryCase
+from proof.values.call_cases import CallBatch, CallCase, Operation
+from proof.values.history_cases import Event, HistoryCase
 from proof.values.model import Spec
 from proof.values.states import StateCase, StateKind, Step
 from proof.values.windows import Kind, WindowBatch, WindowCase
@@ -29,14 +29,14 @@ def _of_decimals(digits: int, scale: int, *values: int, key: pa.Schema = _KEY) -
 
 
 AGGREGATES = (
-    # Renamed, without a word of it and with one.
+    # A renamed aggregate, undeclared and declared.
     AggregateCase(
         _KEY,
         _LONG,
         _COUNT,
         (
             Batch(((1, 1),) * 4),
-            Batch(((1, 1),) * 4, change=Change(_RENAMED.renamed, is_told=False)),
+            Batch(((1, 1),) * 4, change=Change(_RENAMED.renamed, is_declared=False)),
         ),
     ),
     AggregateCase(
@@ -48,7 +48,7 @@ AGGREGATES = (
     _of_decimals(38, 0, 5 * 10**37, 5 * 10**37 + 14),
     # Means that do not fit.
     _of_decimals(38, 0, -38405898858775192930159587703669210),
-    # Keys that RocksDB did not find again beside others.
+    # Keys that RocksDB did not find among others.
     AggregateCase(
         pa.schema([("k", pa.decimal128(18, 2))]),
         _LONG,
@@ -188,7 +188,7 @@ def _history(*events: tuple[str, int], **options: Any) -> HistoryCase:
 
 
 HISTORIES = (
-    # A roll back to the first batch: a sink by application and batch ids skipped what came again.
+    # Rollback to the first batch: a sink by application and batch ids skipped repeated batches.
     _history(("batch", 0), ("batch", 0), ("batch", 0), ("roll back", 2), ("batch", 0)),
     # A fork, and the original after it.
     _history(("batch", 0), ("fork", 1), ("batch", 0)),

@@ -1,4 +1,4 @@
-"""Idempotent sinks, as models: each treats a batch that comes again as a kind of real sink does."""
+"""Models of idempotent sinks: each handles a repeated batch like a kind of real sink."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Sink(Protocol):
         ...
 
     def go_back(self, batch_id: int) -> None:
-        """Do what docs/how-to-take-savepoints.md asks for before a query goes on after an earlier batch."""
+        """Prepare for a query that resumes after an earlier batch, as docs/how-to-take-savepoints.md requires."""
         ...
 
     def difference(self, outputs: Mapping[int, Sequence[Row]]) -> str:
@@ -27,7 +27,7 @@ class Sink(Protocol):
 class ReplacingSink:
     """Replaces what it has of a batch id, as a directory for each batch does.
 
-    After a roll back it keeps the rows of later batches until their ids come again.
+    After a rollback it keeps the rows of later batches until their ids are repeated.
     """
 
     batches: dict[int, Sequence[Row]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class ReplacingSink:
         self.batches[batch_id] = rows
 
     def go_back(self, batch_id: int) -> None:
-        """Do nothing: batches that come again replace the old rows."""
+        """Do nothing: repeated batches replace the old rows."""
 
     def difference(self, outputs: Mapping[int, Sequence[Row]]) -> str:
         wrong = [

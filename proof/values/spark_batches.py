@@ -1,4 +1,4 @@
-"""Spark as the other judge: rows as its DataFrames, its own aggregates, and the settings of its sessions."""
+"""Spark as an independent reference: rows as DataFrames, its own aggregates, and settings of its sessions."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -20,7 +20,7 @@ PLAIN_SETTINGS: Settings = (
     ("spark.sql.session.timeZone", "UTC"),
     ("spark.sql.shuffle.partitions", "2"),
 )
-"""The settings with which Spark judges."""
+"""The settings of the reference."""
 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "spark.sql.ansi.enabled": ("true", "false"),
@@ -43,7 +43,7 @@ def draw_settings(random: Random) -> Settings:
 
 
 def session_of(spark: SparkSession, settings: Settings) -> SparkSession:
-    """Return a session of its own with these settings."""
+    """Return a new session with these settings."""
     session = spark.newSession()
     for name, value in dict([*PLAIN_SETTINGS, *settings]).items():
         session.conf.set(name, value)

@@ -27,7 +27,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed import BackendName, KeyedStateBackend, Keys
 from proof.values.aggregates import BACKENDS
-from proof.values.checking import Comparisons, is_clear, without_each
+from proof.values.checking import Comparisons, is_clear, with_smaller_parts, without_parts
 from proof.values.drawing import Drawer, columns_of
 from proof.values.model import Expected, reduce_values
 from proof.values.plain import from_arrow, frozen, short_name, to_arrow
@@ -44,8 +44,8 @@ class StateKind:
         type: The type of its values or elements.
         map_key: The type of a map's keys.
         function: The function of a reducing state.
-        ttl_ms: How long values live; None for ever.
-        is_refreshed_by_reading: Whether reads make values live that long again.
+        ttl_ms: Time to live of values, or None.
+        is_refreshed_by_reading: Whether reads renew it.
     """
 
     name: str
@@ -68,14 +68,14 @@ class StateKind:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is done in a batch: one operation, once for each row.
+    """The operation of a batch, performed once for each row.
 
     Attributes:
         operation: put, append, add, remove or clear.
         rows: The key of each row, and its argument: a value, a list, an entry, or None.
         by_key: Whether the states are used by the current key.
         now_ms: The time of the batch.
-        form: Which objects stand for values: 0 those that Arrow gives, else others that mean the same.
+        form: Representation of values: 0 for the objects of Arrow, otherwise equivalent ones.
     """
 
     operation: str
@@ -89,7 +89,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StateCase:
-    """An operator with a state, and what is done to it."""
+    """An operator with a state, and its steps."""
 
     key: pa.Schema
     kind: StateKind
@@ -195,7 +195,7 @@ class StateModel:
     held: dict[Any, list[tuple[Any, int]]] = field(default_factory=dict)
 
     def take(self, step: Step) -> None:
-        """Do what a step does."""
+        """Perform a step."""
         self._expire(step.now_ms)
         for key, argument in step.rows:
             held = self.held.setdefault(frozen(key), [])
@@ -216,19 +216,19 @@ class StateModel:
                 held.append((argument, step.now_ms))
 
     def read(self, key: Any, now_ms: int) -> Expected:
-        """Return what a key has, and let it live longer if reads do that."""
+        """Return the state of a key, and renew its time to live if reads do that."""
         self._expire(now_ms)
         if self.kind.is_refreshed_by_reading:
             self.held[key] = [(value, now_ms) for value, _ in self.held.get(key, [])]
-        return self.expected(key)
+        return self.value_of(key)
 
     def _expire(self, now: int) -> None:
         if self.kind.ttl_ms is not None:
             for key, held in self.held.items():
                 self.held[key] = [each for each in held if each[1] + self.kind.ttl_ms > now]
 
-    def expected(self, key: Any) -> Expected:
-        """Return what a key has."""
+    def value_of(self, key: Any) -> Expected:
+        """Return the state of a key."""
         values = [value for value, _ in self.held.get(key, [])]
         if self.kind.name == "value":
             return Expected(values[0] if values else None)
@@ -240,12 +240,12 @@ class StateModel:
 
 
 class Steps(StatefulFunction):
-    """Does a step to the state, and notes what each key has then, by columns and by the current key.
+    """Performs a step, and records the state of each key afterwards, read by columns and by the current key.
 
     Args:
-        case: What the state is.
-        step: What is done.
-        seen: Where pairs of a key and what it has are noted.
+        case: Defines the state.
+        step: The step.
+        seen: Receives each key with its state.
     """
 
     def __init__(self, case: StateCase, step: Step, seen: list[tuple[str, Any, Any]]) -> None:
@@ -271,8 +271,8 @@ class Steps(StatefulFunction):
         self._note("by key", names, self._read_by_key(keys))
         yield from ()
 
-    def _note(self, how: str, names: list[Any], values: list[Any]) -> None:
-        self._seen += [(how, key, value) for key, value in zip(names, values, strict=True)]
+    def _note(self, access: str, names: list[Any], values: list[Any]) -> None:
+        self._seen += [(access, key, value) for key, value in zip(names, values, strict=True)]
 
     def _change_by_columns(self, keys: Keys, arguments: list[Any]) -> None:
         kind, columns, operation = self._case.kind, self._state.columns, self._step.operation
@@ -339,7 +339,7 @@ def open_state(store: KeyedStateBackend, name: str, kind: StateKind) -> Any:
 
 
 def change_state(state: Any, kind: StateKind, operation: str, argument: Any, form: int = 0) -> None:
-    """Do an operation to the state of the current key."""
+    """Perform an operation on the state of the current key."""
     if operation == "clear":
         state.clear()
     elif kind.name == "map":
@@ -371,13 +371,13 @@ def read_state(state: Any, kind: StateKind) -> Any:
 
 
 def python_object(value: Any, kind: Any, form: int = 0) -> Any:
-    """Return an object of Python that stands for a plain value."""
+    """Return the Python object of a plain value."""
     usual = to_arrow([value], kind)[0].as_py()
     return _other_object(usual, kind, form) if form else usual
 
 
 def _other_object(usual: Any, kind: pa.DataType, form: int) -> Any:
-    """Return another object that means the same: of another zone, with other zeros, or of NumPy."""
+    """Return an equivalent object: in another time zone, with other zeros, or of NumPy."""
     if isinstance(usual, bool):
         return np.bool_(usual)
     if isinstance(usual, int):
@@ -408,31 +408,31 @@ _EXACT = Context(prec=100)
 
 
 def plain_value(value: Any, kind: Any) -> Any:
-    """Return the plain value that an object of Python stands for."""
+    """Return the plain value of a Python object."""
     return from_arrow(pa.array([value], kind))[0]
 
 
 def run_case(case: StateCase) -> Comparisons:
-    """Do all steps, each as a batch of its own, and compare what the state is after each."""
+    """Perform each step in a separate batch, and compare the state after each."""
     compared = Comparisons()
     do_steps(case, compared, StateModel(case.kind))
     return compared
 
 
 def do_steps(case: StateCase, compared: Comparisons, model: StateModel) -> KeyedSubtasks | None:
-    """Do all steps, and compare. Returns the operator; None if it has ended with an error."""
+    """Perform all steps, and compare. Returns the operator; None if it ended with an error."""
     seen: list[tuple[str, Any, Any]] = []
     current: list[Step] = []
     subtasks = KeyedSubtasks(lambda: Steps(case, current[0], seen), case.key)
     subtasks.output = pa.schema([("n", pa.int64())])
     schema = pa.schema([*case.key, ("row", pa.int64())])
-    what = f"{case.kind.name} state{f' ({case.kind.function})' * bool(case.kind.function)}"
-    what += f" of {short_name(case.kind.type)}"
+    label = f"{case.kind.name} state{f' ({case.kind.function})' * bool(case.kind.function)}"
+    label += f" of {short_name(case.kind.type)}"
     for number, step in enumerate(case.steps):
         current[:] = [step]
-        before = {key: model.expected(key) for key in {frozen(key) for key, _ in step.rows}}
+        before = {key: model.value_of(key) for key in {frozen(key) for key, _ in step.rows}}
         model.take(step)
-        expected = {key: model.expected(key) for key in before}
+        expected = {key: model.value_of(key) for key in before}
         may_fail = any(
             cell.must_fail or cell.may_fail for cell in [*expected.values(), *before.values()]
         )
@@ -443,36 +443,32 @@ def do_steps(case: StateCase, compared: Comparisons, model: StateModel) -> Keyed
             seen.clear()
             subtasks.run(table, batch_time=step.now_ms)
         except Exception as error:  # noqa: BLE001  # whatever comes is judged
-            how = "by key" if step.by_key else "by columns"
+            access = "by key" if step.by_key else "by columns"
             if not (may_fail or (step.by_key and step.form)) or not is_clear(error):
-                compared.unexpected(f"{what}, {step.operation} {how}", error)
+                compared.add_error(f"{label}, {step.operation} {access}", error)
             compared.count += 1
             return None
-        for how, key, value in seen:
+        for access, key, value in seen:
             right = expected[key]
             compared.check(
                 right.allows(value),
-                f"{what}: {step.operation} {'by key' if step.by_key else 'by columns'}, read {how}",
+                f"{label}: {step.operation} {'by key' if step.by_key else 'by columns'}, read {access}",
                 f"step {number}: {key} has {value!r}, not {right.value!r}"
                 f"{' but an error' * right.must_fail}",
             )
-        compared.check(len(seen) == 2 * len(expected), f"{what}: keys", seen, "not", expected)
+        compared.check(len(seen) == 2 * len(expected), f"{label}: keys", seen, "not", expected)
         if any(cell.must_fail for cell in expected.values()):
             return None
     return subtasks
 
 
 def smaller_cases(case: StateCase) -> Iterator[StateCase]:
-    """Yield cases with less in them."""
-    for steps in without_each(case.steps):
-        yield replace(case, steps=steps)
-    for index, step in enumerate(case.steps):
-        before, after = case.steps[:index], case.steps[index + 1 :]
-        for rows in without_each(step.rows):
-            if rows:
-                yield replace(case, steps=(*before, replace(step, rows=rows), *after))
-        if step.form:
-            yield replace(case, steps=(*before, replace(step, form=0), *after))
-        plain = replace(step, parallelism=1, backend="columnar")
-        if step != plain:
-            yield replace(case, steps=(*before, plain, *after))
+    """Yield cases with fewer parts."""
+    yield from without_parts(case, "steps")
+    yield from with_smaller_parts(case, "steps", _smaller_steps)
+
+
+def _smaller_steps(step: Step) -> Iterator[Step]:
+    yield from (less for less in without_parts(step, "rows") if less.rows)
+    yield replace(step, form=0)
+    yield replace(step, parallelism=1, backend="columnar")

@@ -1,4 +1,4 @@
-"""Keyed states seen from outside of the job: by `read_state`, by `holdfast cat`, and in a written savepoint."""
+"""Keyed states read without the job: by `read_state`, by `holdfast cat`, and from a written savepoint."""
 
 import io
 import json
@@ -22,13 +22,13 @@ _UID = "operator"
 
 
 def draw_case(random: Random) -> StateCase:
-    """Draw a case; nothing expires in it, because rows that have expired may still be stored."""
+    """Draw a case without a time to live, because expired rows may still be stored."""
     case = states.draw_case(random)
     return replace(case, kind=replace(case.kind, ttl_ms=None))
 
 
 def run_case(case: StateCase) -> Comparisons:
-    """Do all steps, complete a checkpoint, and compare what is read of it with the model."""
+    """Perform all steps, complete a checkpoint, and compare its content with the model."""
     compared, model = Comparisons(), StateModel(case.kind)
     subtasks = do_steps(case, Comparisons(), model)
     if subtasks is None or not case.steps:
@@ -36,40 +36,42 @@ def run_case(case: StateCase) -> Comparisons:
     try:
         pointer = subtasks.complete(_UID)
         expected = _expected_rows(case, model)
-        what = f"{case.kind.name} state"
-        _compare(compared, f"{what}, read_state", read_state(pointer, _UID, "s"), case, expected)
-        _print_and_ask(compared, what, pointer, case, expected)
-        _write(compared, what, pointer, case, expected)
+        label = f"{case.kind.name} state"
+        _compare(compared, f"{label}, read_state", read_state(pointer, _UID, "s"), case, expected)
+        _print_and_ask(compared, label, pointer, case, expected)
+        _write(compared, label, pointer, case, expected)
     finally:
         subtasks.checkpoints.delete()
     return compared
 
 
 def _expected_rows(case: StateCase, model: StateModel) -> dict[Any, Any]:
-    """Return what each key has; keys without state are not there."""
+    """Return the state of each key; keys without state are omitted."""
     rows = {}
     for key in model.held:
-        value = model.expected(key).value
+        value = model.value_of(key).value
         if value is not None and (value != [] or case.kind.name in {"value", "reducing"}):
             rows[key] = value
     return rows
 
 
 def _compare(
-    compared: Comparisons, what: str, table: pa.Table, case: StateCase, expected: dict[Any, Any]
+    compared: Comparisons, label: str, table: pa.Table, case: StateCase, expected: dict[Any, Any]
 ) -> None:
     keys = zip(*(from_arrow(table[name]) for name in case.key.names), strict=True)
     values = from_arrow(table["value"])
-    found: dict[Any, Any] = {}
+    rows_by_key: dict[Any, Any] = {}
     if case.kind.name == "map":
         (name,) = set(table.column_names) - {"subtask", "value", *case.key.names}
         for key, map_key, value in zip(keys, from_arrow(table[name]), values, strict=True):
-            found.setdefault(frozen(key), []).append([map_key, value])
+            rows_by_key.setdefault(frozen(key), []).append([map_key, value])
     else:
-        found = {frozen(key): value for key, value in zip(keys, values, strict=True)}
-        compared.check(len(found) == len(table), f"{what}: a key has two rows", found)
-    given, right = ({key: _order(case, rows[key]) for key in rows} for rows in (found, expected))
-    compared.check(given == right, f"{what} of {_shape(case)}", given, "not", right)
+        rows_by_key = {frozen(key): value for key, value in zip(keys, values, strict=True)}
+        compared.check(len(rows_by_key) == len(table), f"{label}: a key has two rows", rows_by_key)
+    given, right = (
+        {key: _order(case, rows[key]) for key in rows} for rows in (rows_by_key, expected)
+    )
+    compared.check(given == right, f"{label} of {_shape(case)}", given, "not", right)
     compared.count += len(right)
 
 
@@ -83,9 +85,9 @@ def _shape(case: StateCase) -> str:
 
 
 def _print_and_ask(
-    compared: Comparisons, what: str, pointer: str, case: StateCase, expected: dict[Any, Any]
+    compared: Comparisons, label: str, pointer: str, case: StateCase, expected: dict[Any, Any]
 ) -> None:
-    """What the command prints of each key finds the rows of this key again."""
+    """Check that a key as printed by the command finds the rows of this key."""
     status, lines, error = _command("cat", "--json", pointer, _UID, "s")
     printed = [json.loads(line) for line in lines]
     rows = (
@@ -93,7 +95,7 @@ def _print_and_ask(
     )
     compared.check(
         status == 0 and len(printed) == rows,
-        f"{what}, cat: other rows",
+        f"{label}, cat: other rows",
         f"status {status}, {len(printed)} rows, not {rows}: {error}",
     )
     for row in printed[:3]:
@@ -127,10 +129,10 @@ def _command(*arguments: str) -> tuple[int, list[str], str]:
 
 
 def _write(
-    compared: Comparisons, what: str, pointer: str, case: StateCase, expected: dict[Any, Any]
+    compared: Comparisons, label: str, pointer: str, case: StateCase, expected: dict[Any, Any]
 ) -> None:
-    """The state as a table, written into a new savepoint, is read as it was."""
-    if case.kind.name == "reducing":  # its functions are no part of a table
+    """Check that the state as a table, written to a new savepoint, is read unchanged."""
+    if case.kind.name == "reducing":  # tables have no functions
         return
     rows = StateRows(read_state(pointer, _UID, "s"), kind=f"keyed {case.kind.name}")
     written = write_savepoint(
@@ -138,4 +140,4 @@ def _write(
         {(_UID, "s"): rows},
         operators={_UID: NewOperator(parallelism=2, key=case.key.names)},
     )
-    _compare(compared, f"{what}, written", read_state(written, _UID, "s"), case, expected)
+    _compare(compared, f"{label}, written", read_state(written, _UID, "s"), case, expected)

@@ -39,14 +39,14 @@ from proof.values.sinks import Row, Sink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a start of the query runs.
+    """The program of a start of the query.
 
     Attributes:
         function: The operator's function.
         uid: The operator's uid.
         key: The operator's key.
         parallelism: Number of its subtasks.
-        backend: What keeps its state.
+        backend: Its state backend.
         output: The schema of its output.
         may_drop: Whether state of other uids may be dropped.
     """
@@ -61,11 +61,11 @@ class Program:
 
 
 class CrashError(Exception):
-    """The driver dies here."""
+    """The driver crashes."""
 
 
 class _Reports:
-    """What subtasks report."""
+    """The reports of subtasks."""
 
     def __init__(self) -> None:
         self.value: list[bytes] = []
@@ -76,15 +76,15 @@ class _Reports:
 
 @dataclass(slots=True)
 class StoredQuery:
-    """A query, as it is stored.
+    """A query, with its stored files.
 
     Attributes:
         location: Its checkpointLocation.
-        checkpoint_dir: Where its operator's checkpoints are.
-        num_retained: How many checkpoints are kept.
+        checkpoint_dir: The checkpoint directory of its operator.
+        num_retained: Number of retained checkpoints.
         sinks: Its sinks.
-        query_id: Spark's id of it.
-        start: The savepoint that its operator begins with.
+        query_id: Its id in Spark.
+        start: The savepoint to start from.
     """
 
     location: str
@@ -101,13 +101,13 @@ class StoredQuery:
         return f"{self.checkpoint_dir}/{self.query_id}"
 
     def create(self) -> None:
-        """Write what Spark and Holdfast write when the query starts for the first time."""
+        """Write the files of Spark and Holdfast at the first start of the query."""
         put(f"{self.location}/metadata", json.dumps({"id": self.query_id}))
         link = Link(checkpoint_dir=self.checkpoint_dir, job_id=self.query_id, storage="filesystem")
         put(f"{self.location}/{LINK_FILE}", encode_link(link))
 
     def stop(self) -> None:
-        """End the driver. What it deletes in the background is deleted then."""
+        """End the driver, and wait for its deletions in the background."""
         self._driver = None
         CLEANER.wait()
 
@@ -124,18 +124,18 @@ class StoredQuery:
         """Run a batch, or repeat it; the times of a repeated batch are those of the first attempt.
 
         Args:
-            program: What is run.
+            program: The program.
             batch_id: The batch.
             rows: Its rows.
-            time_ms: What the driver's clock says.
+            time_ms: The time of the driver's clock.
             watermark_ms: Spark's watermark.
-            dies: Where the driver dies: "before the sink", "after the sink" or "after the checkpoint".
+            dies: The point where the driver crashes: "before the sink", "after the sink" or "after the checkpoint".
 
         Returns:
             The output; None if the batch was completed before.
 
         Raises:
-            CrashError: The driver has died.
+            CrashError: The driver has crashed.
             CheckpointError: The program is refused.
         """
         log = f"{self.location}/offsets/{batch_id}"
@@ -245,7 +245,7 @@ class StoredQuery:
 
 
 def _partitions(rows: pa.Table, program: Program, max_parallelism: int) -> list[pa.Table]:
-    """Return the rows of each subtask, marked as `InputRows` wants them: first one without data."""
+    """Return the rows of each subtask, marked as `InputRows` requires: first one without data."""
     hashes = key_hash([rows.column(name).combine_chunks() for name in program.key.names])
     groups = hashes.to_numpy().astype(np.int64) % max_parallelism
     parts = []

@@ -1,4 +1,4 @@
-"""Which parts are compared, each with how its cases are drawn, run and reduced."""
+"""The compared parts, each with functions that draw, run and reduce its cases."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 
 from proof.values import (
     aggregates,
+    call_cases,
     calls,
     fields,
     histories,
+    history_cases,
     operator_states,
     processors,
     seeds,
@@ -29,14 +31,14 @@ MAX_REDUCTIONS_WITH_SPARK = 20
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A part that is compared.
+    """A compared part.
 
     Attributes:
         draw: Draws a case.
         run: Runs a case.
-        smaller: Yields cases that have a little less.
-        seeds: Cases that come first: inputs that once gave wrong results.
-        max_reductions: How many smaller cases are run for a failing one.
+        smaller: Yields cases with fewer parts.
+        seeds: Cases that run first: inputs that once gave wrong results.
+        max_reductions: Maximum number of smaller cases for a failing one.
     """
 
     draw: Callable[[Random], Any]
@@ -46,7 +48,7 @@ class Subject:
     max_reductions: int = MAX_REDUCTIONS
 
     def tally(self) -> Tally[Any]:
-        """Return a tally of no cases."""
+        """Return an empty tally."""
         return Tally(self.run, self.smaller, self.max_reductions)
 
 
@@ -56,8 +58,10 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "windows": Subject(windows.draw_case, windows.run_case, windows.smaller_cases, seeds.WINDOWS),
     "states": Subject(states.draw_case, states.run_case, states.smaller_cases, seeds.STATES),
-    "functions": Subject(calls.draw_case, calls.run_case, calls.smaller_cases, seeds.FUNCTIONS),
-    "processors": Subject(processors.draw_case, processors.run_case, calls.smaller_cases),
+    "functions": Subject(
+        call_cases.draw_case, calls.run_case, call_cases.smaller_cases, seeds.FUNCTIONS
+    ),
+    "processors": Subject(processors.draw_case, processors.run_case, call_cases.smaller_cases),
     "operator state": Subject(
         operator_states.draw_case, operator_states.run_case, operator_states.smaller_cases
     ),
@@ -66,18 +70,18 @@ SUBJECTS: dict[str, Subject] = {
         stored.draw_case, stored.run_case, stored.smaller_cases, seeds.STATES_WITHOUT_TTL
     ),
     "histories of a job": Subject(
-        histories.draw_case, histories.run_case, histories.smaller_cases, seeds.HISTORIES
+        history_cases.draw_case, histories.run_case, history_cases.smaller_cases, seeds.HISTORIES
     ),
 }
-"""Those that need no Spark, by name."""
+"""Subjects without Spark, by name."""
 
 
 SUBJECTS_ON_SPARK = ("aggregates", "windows")
-"""The names of those that Spark takes part in."""
+"""Names of subjects with Spark."""
 
 
 def subjects_on_spark(spark: SparkSession) -> dict[str, Subject]:
-    """Return those that Spark takes part in, by name."""
+    """Return the subjects with Spark, by name."""
     return {
         "aggregates": Subject(
             partial(aggregates.draw_case, with_spark=True),
@@ -105,15 +109,15 @@ def compare(
     """Run the inputs that once gave wrong results, then cases one seed after the other.
 
     Args:
-        subject: What is compared.
+        subject: The subject.
         seed: The first seed.
-        cases: How many cases; None for as many as there is time for.
-        has_time: Whether another case may be begun.
+        cases: Number of cases; None to use all available time.
+        has_time: Returns whether there is time for another case.
     """
     tally = subject.tally()
     for number, case in enumerate(subject.seeds):
         tally.add(f"input {number}", case)
     numbers = itertools.count(seed) if cases is None else range(seed, seed + cases)
     for number in itertools.takewhile(lambda _: has_time(), numbers):
-        tally.add(f"seed {number}", subject.draw(Random(number)))  # noqa: S311  # no secret
+        tally.add(f"seed {number}", subject.draw(Random(number)))  # noqa: S311  # not a secret
     return tally

@@ -15,7 +15,13 @@ from holdfast import session_windows, sliding_windows, tumbling_windows
 from holdfast.backends.keyed import BackendName
 from holdfast.spark.windows import Window, WindowAssigner, WindowedAggregation, WindowedFunction
 from proof.values.aggregates import BACKENDS, aggregate_of, is_overflow
-from proof.values.checking import Comparisons, is_clear, without_each
+from proof.values.checking import (
+    Comparisons,
+    is_clear,
+    with_smaller_parts,
+    without_entries,
+    without_parts,
+)
 from proof.values.drawing import DAY_US, LAST_DAY, Drawer, columns_of
 from proof.values.model import Spec, aggregate
 from proof.values.plain import from_arrow, frozen, to_arrow
@@ -28,13 +34,13 @@ TIMES = [pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), pa.timestamp("us"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Which windows there are, in milliseconds.
+    """A kind of windows; times are in milliseconds.
 
     Attributes:
         name: tumbling, sliding or session.
-        size: How long a window is, or the gap of sessions.
-        slide: How long after each other windows begin.
-        offset: Where they begin.
+        size: Size of a window, or the gap of sessions.
+        slide: Interval between the starts of windows.
+        offset: Offset of the starts.
     """
 
     name: str
@@ -59,7 +65,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class WindowBatch:
-    """A batch: its rows, its watermark in milliseconds, and how its subtasks run."""
+    """A batch: its rows, its watermark in milliseconds, and the settings of its subtasks."""
 
     rows: tuple[PlainTuple, ...]
     watermark: int
@@ -75,8 +81,8 @@ class WindowCase:
     Attributes:
         key: The key's columns.
         columns: The other columns; the first is the time.
-        kind: Which windows.
-        lateness: How long windows are kept for late rows, milliseconds.
+        kind: The windows.
+        lateness: Time to keep windows for late rows, in milliseconds.
         emit: "append" or "update".
         specs: Aggregates by name; none to call a function with the rows of each window.
         batches: The batches; each is a start of the job.
@@ -186,7 +192,7 @@ class _Held:
 
 @dataclass(slots=True)
 class WindowModel:
-    """Keeps windows as the documentation says: each row by itself, late rows by the watermark of the batch before."""
+    """Windows according to the documentation: row by row, with late rows by the watermark of the previous batch."""
 
     kind: Kind
     lateness: int
@@ -197,7 +203,7 @@ class WindowModel:
     def batch(
         self, rows: Sequence[tuple[Any, dict[str, Any]]], before: int, watermark: int
     ) -> list[tuple[Any, _Held]]:
-        """Take the rows of a batch. Returns the windows that come out, with their keys."""
+        """Add the rows of a batch. Returns the emitted windows with their keys."""
         self.late = 0
         for windows in self.held.values():
             for window in windows:
@@ -244,7 +250,7 @@ class WindowModel:
             window.is_touched = True
 
     def _add_to_sessions(self, fresh: list[tuple[Any, dict[str, Any], int]], before: int) -> None:
-        """Merge all rows of the batch with the sessions that are held; then leave out new sessions that are over."""
+        """Merge all rows of the batch with the stored sessions; then drop new sessions that have ended."""
         for key in {key for key, _, _ in fresh}:
             known = self.held.get(key, [])
             windows = [
@@ -274,7 +280,7 @@ class WindowModel:
 
 
 def draw_case_for_spark(random: Random) -> WindowCase:
-    """Draw a case that Spark can run as a batch: no row is late, and all windows are complete in the end."""
+    """Draw a case that Spark can run as a batch: without late rows, and with complete windows at the end."""
     case = draw_case(random)
     while not case.specs or case.kind.slide > case.kind.size:
         case = draw_case(random)
@@ -328,22 +334,22 @@ def run_case_on_spark(case: WindowCase, spark: SparkSession) -> Comparisons:
     )
     frame = frame_of(session_of(spark, ()), rows, case.schema).where("t is not null")
     table = spark_aggregates(frame, [*case.key.names, window.alias("w")], case.specs)
-    what = f"Spark, {case.kind.name} windows"
+    label = f"Spark, {case.kind.name} windows"
     results = []
     for row in _rows_of(table):
         bounds = (row["w"]["start"] // 1000, row["w"]["end"] // 1000)
         key = frozen(tuple(row[name] for name in case.key.names))
         results.append(((key, *bounds), {name: row[name] for name in case.specs}))
     given, wanted = sorted(repr(key) for key, _ in results), sorted(map(repr, expected))
-    compared.check(given == wanted, f"{what}: other windows", given, "not", wanted)
+    compared.check(given == wanted, f"{label}: other windows", given, "not", wanted)
     for each, values in results:
         if each in expected:
-            _compare_window(compared, what, case, each, values=values, rows=expected[each])
+            _compare_window(compared, label, case, each, values=values, rows=expected[each])
     return compared
 
 
 def run_case(case: WindowCase) -> Comparisons:
-    """Run the job batch by batch, and compare the windows that come out."""
+    """Run the job batch by batch, and compare the emitted windows."""
     compared = Comparisons()
     seen: list[tuple[Any, Any, pa.Table]] = []
     subtasks = KeyedSubtasks(lambda: _operator(case, seen), case.key)
@@ -360,7 +366,7 @@ def run_case(case: WindowCase) -> Comparisons:
             for row in batch.rows
         ]
         due = model.batch(rows, before, batch.watermark)
-        # A function is given bounds that Python has; see its documentation.
+        # A function gets bounds that Python can represent; see its documentation.
         last = max([_LAST_MS, *(window.end for _, window in due)]) if case.specs else _LAST_MS
         expected = {(key, window.start, min(window.end, last)): window.rows for key, window in due}
         cells = [
@@ -373,18 +379,18 @@ def run_case(case: WindowCase) -> Comparisons:
         table = pa.Table.from_arrays(
             columns_of(batch.rows, case.schema, to_arrow), schema=case.schema
         )
-        what = f"{case.kind.name} windows"
+        label = f"{case.kind.name} windows"
         try:
             given = subtasks.run(table, watermark=batch.watermark, replays=batch.replays)
-        except Exception as error:  # noqa: BLE001  # whatever comes is judged
+        except Exception as error:  # noqa: BLE001  # checked below
             fits = not any(cell.must_fail or cell.may_fail for cell in cells)
             if fits or not (is_clear(error) or is_overflow(error)):
-                compared.unexpected(what, error)
+                compared.add_error(label, error)
             compared.count += 1
             return compared
         compared.check(
             subtasks.late_rows == model.late,
-            f"{what}: late rows",
+            f"{label}: late rows",
             f"batch {number}: {subtasks.late_rows} late rows, not {model.late}",
         )
         calls = len(seen) // (batch.replays + 1)
@@ -398,19 +404,19 @@ def run_case(case: WindowCase) -> Comparisons:
         wanted = sorted(map(repr, expected))
         compared.check(
             keys == wanted,
-            f"{what}, {case.emit}: other windows come out",
+            f"{label}, {case.emit}: other windows",
             f"batch {number}: {keys}, not {wanted}",
         )
         for key, values in results:
             if key in expected:
-                _compare_window(compared, what, case, key, values=values, rows=expected[key])
+                _compare_window(compared, label, case, key, values=values, rows=expected[key])
         before = batch.watermark
     return compared
 
 
 def _compare_window(
     compared: Comparisons,
-    what: str,
+    label: str,
     case: WindowCase,
     key: Any,
     *,
@@ -419,15 +425,15 @@ def _compare_window(
 ) -> None:
     if not case.specs:
         given, wanted = (sorted(repr(frozen(row)) for row in each) for each in (values, rows))
-        compared.check(given == wanted, f"{what}: other rows", key, given, "not", wanted)
+        compared.check(given == wanted, f"{label}: other rows", key, given, "not", wanted)
         times = [row["t"] for row in values]
-        compared.check(times == sorted(times), f"{what}: order", key, times)
+        compared.check(times == sorted(times), f"{label}: order", key, times)
         return
     for name, value in values.items():
         right = aggregate(case.specs[name], rows, case.columns)
         compared.check(
             right.allows(value),
-            f"{what}: wrong {case.specs[name].kind}",
+            f"{label}: wrong {case.specs[name].kind}",
             f"{name} of {key} is {value!r}, not {right.value!r}{' but an error' * right.must_fail}",
         )
 
@@ -479,16 +485,12 @@ def _results_of(batches: Sequence[pa.RecordBatch], case: WindowCase) -> list[tup
 
 
 def smaller_cases(case: WindowCase) -> Iterator[WindowCase]:
-    """Yield cases with less in them."""
-    for batches in without_each(case.batches):
-        yield replace(case, batches=batches)
-    if len(case.specs) > 1:
-        for specs in without_each(tuple(case.specs.items())):
-            yield replace(case, specs=dict(specs))
-    for index, batch in enumerate(case.batches):
-        before, after = case.batches[:index], case.batches[index + 1 :]
-        for rows in without_each(batch.rows):
-            yield replace(case, batches=(*before, replace(batch, rows=rows), *after))
-        plain = WindowBatch(batch.rows, batch.watermark)
-        if batch != plain:
-            yield replace(case, batches=(*before, plain, *after))
+    """Yield cases with fewer parts."""
+    yield from without_parts(case, "batches")
+    yield from without_entries(case, "specs")
+    yield from with_smaller_parts(case, "batches", _smaller_batches)
+
+
+def _smaller_batches(batch: WindowBatch) -> Iterator[WindowBatch]:
+    yield from without_parts(batch, "rows")
+    yield WindowBatch(batch.rows, batch.watermark)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from contracts.columnar_tables import ROWS, TablesJob, put, uris, value_spec, values
 
-from holdfast.backends.keyed.columnar import (
+from holdfast.backends.keyed.segments import (
     ColumnarStateTables,
     MergePolicy,
     Workspace,
@@ -85,7 +85,7 @@ def truncate_all(_: bytes) -> bytes:
 
 TRUNCATE_DURING_A_READ = """
 import os, sys
-from holdfast.backends.keyed.segments import Segment
+from holdfast.backends.keyed.segments.segment import Segment
 
 keys = Segment.open(sys.argv[1], "s").section(0).sort_keys
 os.truncate(sys.argv[1], 0)
@@ -225,11 +225,11 @@ def test_segments_are_in_memory_if_the_disk_is_full(
     before = job.local_files()
     put(table, range(0, ROWS, 2), 2)
 
-    def full(*_: object) -> int:
+    def full(_: str) -> str:
         raise OSError(errno.ENOSPC if is_full else errno.EROFS, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "writev", full)
+        patch.setattr("holdfast.backends.keyed.segments.segment_store.replace_file", full)
         handle = job.complete(tables)
         assert job.local_files() <= before
         restored = job.restore(handle)

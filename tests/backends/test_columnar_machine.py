@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy, Workspace
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy, Workspace
 from holdfast.backends.keyed.table import Operation, StateTable, StateTables, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
@@ -149,10 +149,10 @@ class ColumnarMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         keyed = "holdfast.backends.keyed"
         self.patch.setattr(f"{keyed}.segments.segment_writer.MIN_ROWS", small[0])
-        self.patch.setattr(f"{keyed}.columnar.chunked_merging.CHUNK_ROWS", small[1])
+        self.patch.setattr(f"{keyed}.segments.merging.CHUNK_ROWS", small[1])
         self.patch.setattr(f"{keyed}.segments.side_tables.STEP_ROWS", small[2])
         self.patch.setattr(f"{keyed}.segments.table_writer.STEP_ROWS", small[3])
-        self.patch.setattr(f"{keyed}.columnar.segment_store.IN_MEMORY_BYTES", in_memory)
+        self.patch.setattr(f"{keyed}.segments.segment_store.IN_MEMORY_BYTES", in_memory)
         self.kind, self.weak = kind, weak
         self.specs = specs(kind)
         self.policy = MergePolicy(

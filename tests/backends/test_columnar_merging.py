@@ -14,13 +14,14 @@ from contracts.columnar_tables import (
     values,
 )
 
-from holdfast.backends.keyed.columnar import (
+from holdfast.backends.keyed.segments import (
     ColumnarStateTables,
     MergePolicy,
     Workspace,
+    read_tables,
 )
-from holdfast.backends.keyed.columnar.chunked_merging import merge_in_chunks
-from holdfast.backends.keyed.segments import RowRange, SortedRows, read_tables
+from holdfast.backends.keyed.segments.merging import merge_in_chunks
+from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
 from holdfast.backends.keys import KeyGroupRange
 
 SMALL_STEPS = MergePolicy(
@@ -47,7 +48,7 @@ def test_snapshot_makes_two_segments_and_merges_a_bounded_part(
         merged_rows.append(sum(range_.rows for range_ in ranges))
         return merge_in_chunks(ranges, *arguments, **named)  # type: ignore[arg-type]
 
-    compaction = "holdfast.backends.keyed.columnar.compaction"
+    compaction = "holdfast.backends.keyed.segments.compaction"
     monkeypatch.setattr(f"{compaction}.merge_in_chunks", count_rows)
     expected = [0] * ROWS
     for batch in range(150):
@@ -81,7 +82,7 @@ def test_small_batches_after_a_bulk_load_merge_little(
         merged_rows.append(sum(range_.rows for range_ in ranges))
         return merge_in_chunks(ranges, *arguments, **named)  # type: ignore[arg-type]
 
-    compaction = "holdfast.backends.keyed.columnar.compaction"
+    compaction = "holdfast.backends.keyed.segments.compaction"
     monkeypatch.setattr(f"{compaction}.merge_in_chunks", count_rows)
     for batch in range(60):
         put(table, range(batch, ROWS, 100), 2)

@@ -19,12 +19,8 @@ from contracts.columnar_tables import (
     values,
 )
 
-from holdfast.backends.keyed.columnar import (
-    MergePolicy,
-)
-from holdfast.backends.keyed.segments import read_manifest
-from holdfast.backends.keyed.table import Identities, Operation, TableSpec
-from holdfast.backends.keyed.times import time_part
+from holdfast.backends.keyed.segments import MergePolicy, read_manifest
+from holdfast.backends.keyed.table import Identities, Operation, TableSpec, time_part
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,

@@ -13,8 +13,7 @@ from contracts.elements import list_state
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.backends.arrow import blocks_of, refuse_compressed
-from holdfast.backends.keyed.segments.partial_batch import PartialBatch
-from holdfast.backends.keyed.segments.section import Section
+from holdfast.backends.keyed.segments.section import PartialBatch, Section
 from holdfast.backends.keyed.segments.trailer import ColumnPlace, SectionPlace
 from holdfast.backends.snapshot import Compression, read_blocks
 from holdfast.errors import CheckpointCorruptedError

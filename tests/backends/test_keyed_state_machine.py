@@ -36,9 +36,9 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import KeyedStateBackend, Keys, readable_handles, write_canonical
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.heap import HeapStateTables
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange, key_group_range, key_hash, xxhash64
 from holdfast.locations import StoredSubtask
@@ -81,7 +81,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr("holdfast.backends.keyed.segments.segment_writer.MIN_ROWS", 1)
-        patch.setattr("holdfast.backends.keyed.columnar.chunked_merging.CHUNK_ROWS", 2)
+        patch.setattr("holdfast.backends.keyed.segments.merging.CHUNK_ROWS", 2)
         patch.setattr("holdfast.backends.keyed.segments.table_writer.STEP_ROWS", 7)
         patch.setattr("holdfast.backends.keyed.segments.table_writer.MERGED_ROWS", 5)
         self.key, self.key_of = KEYS[kind]

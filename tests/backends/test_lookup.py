@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from holdfast.backends.keyed.columnar.lookup import LookupKeys, find_integers, find_sort_keys
-from holdfast.backends.keyed.segments import SortedRows
+from holdfast.backends.keyed.segments.lookup import LookupKeys, find_integers, find_sort_keys
+from holdfast.backends.keyed.segments.rows import SortedRows
 from holdfast.backends.keyed.segments.side_tables import build_directory
 from holdfast.backends.keyed.table import SortKeys
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.keyed.segments import (
+from holdfast.backends.keyed.segments import read_manifest
+from holdfast.backends.keyed.segments.manifest import (
     END,
     Manifest,
     Run,
@@ -15,7 +16,6 @@ from holdfast.backends.keyed.segments import (
     StoredSpec,
     TableManifest,
     encode_manifest,
-    read_manifest,
 )
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange

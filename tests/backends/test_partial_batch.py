@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from contracts.elements import VALUES
 
-from holdfast.backends.keyed.segments.partial_batch import PartialBatch
+from holdfast.backends.keyed.segments.section import PartialBatch
 
 ROWS = 500
 STRUCT = pa.struct([("n", pa.int32()), ("text", pa.large_string()), ("is", pa.bool_())])

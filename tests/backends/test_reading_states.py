@@ -32,8 +32,8 @@ from contracts.values import EXCLUSIVE
 
 import holdfast
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend, Pickled, check_restore
-from holdfast.backends.inspection import operator_parts, readable_state
-from holdfast.backends.inspection.operator_parts import SectionPart
+from holdfast.backends.inspection import readable_state, state_parts
+from holdfast.backends.inspection.state_parts import SectionPart
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import (
     Compression,
@@ -406,7 +406,7 @@ def test_large_state_comes_block_by_block_and_in_parts(
 
     whole = readable_state(pointer)
     assert len(whole.split()) == 1
-    monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 1 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.state_parts.PARALLEL_BYTES", 1 << 20)
     parts = whole.split()
     assert len(parts) > 2
     pieces = [
@@ -427,7 +427,7 @@ def test_large_array_is_stored_in_blocks(
     monkeypatch.setattr("holdfast.backends.snapshot.section.BLOCK_BYTES", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
-    monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 1 << 18)
+    monkeypatch.setattr("holdfast.backends.inspection.state_parts.PARALLEL_BYTES", 1 << 18)
     state = readable_state(pointer)
     parts = state.split()
     assert len(parts) > 2
@@ -505,11 +505,11 @@ class _Counted(bytes):
 
 def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [_Counted(b"x" * 10) for _ in range(500)]
-    monkeypatch.setattr(operator_parts, "MAX_BYTES", 1000)
+    monkeypatch.setattr(state_parts, "MAX_BYTES", 1000)
     monkeypatch.setattr(
-        operator_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+        state_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
-    part = operator_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
+    part = state_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
     batches = part.batches(part.stored_schema())
     assert [len(batch) for batch in batches if len(batch)] == [100] * 5
     assert _Counted.lengths_asked < 10 * len(contents)

@@ -20,7 +20,7 @@ from jobs.rocksdb_rows import (
 )
 
 from holdfast.backends.keyed import read_tables
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 from holdfast.locations.handles import (
     ByteStreamStateHandle,

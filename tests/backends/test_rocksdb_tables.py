@@ -34,9 +34,9 @@ from holdfast.backends.keyed import (
     read_tables,
     readable_handles,
 )
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
-from holdfast.backends.keyed.rocksdb.database import Database
-from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory
+from holdfast.backends.keyed.locked_directory import LockedDirectory
+from holdfast.backends.keyed.rocksdb_database import Database
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -211,7 +211,7 @@ def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpo
 
 def test_directory_is_locked_until_its_process_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, signal, os; from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory; "
+        "import sys, signal, os; from holdfast.backends.keyed.locked_directory import LockedDirectory; "
         "held = LockedDirectory(sys.argv[1]); print(held.path, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -344,11 +344,8 @@ def test_state_name_unsupported_by_rocksdb_is_refused(
 
 
 def test_missing_rocksdict_is_reported_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith("holdfast.backends.keyed.rocksdb")
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("holdfast.backends.keyed.rocksdb")
+    for name in ("rocksdb_tables", "locked_directory", "rocksdb_errors"):
+        monkeypatch.delitem(sys.modules, f"holdfast.backends.keyed.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with pytest.raises(InvalidRequestError, match=r"holdfast\[rocksdb\]"):
         open_tables(ALL, backend="rocksdb")

@@ -12,8 +12,8 @@ import pytest
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.keyed import Keys, RocksDBSettings, StateTables, TableSpec
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
-from holdfast.backends.keyed.rocksdb.native_manifest import decode_native, encode_native
+from holdfast.backends.keyed.rocksdb_files import decode_native, encode_native
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StorageFullError

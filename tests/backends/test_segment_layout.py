@@ -13,7 +13,7 @@ from contracts.values import read
 
 from holdfast.backends.descriptors import MapStateDescriptor, ValueStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.table import Identities, Operation, TableSpec
 from holdfast.backends.keys import KeyGroupRange, key_hash, xxhash64
 from holdfast.common import crc32c

@@ -12,7 +12,7 @@ from contracts.elements import list_state
 from contracts.processes import output_of
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
+from holdfast.backends.keyed.rocksdb_errors import map_errors
 from holdfast.backends.snapshot import Compression
 from holdfast.common import shortage_of
 from holdfast.errors import CheckpointError, ResourceExhaustedError, StorageFullError

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.keyed.sort_index import SortIndex
+from holdfast.backends.keyed.heap import SortIndex
 
 SORT_KEYS = [key // 3 * 7 for key in range(30)]  # three identities each
 changes = st.lists(

@@ -6,7 +6,7 @@ from contracts.keyed.state_tables import StateTablesContract
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.keyed import ColumnarStateTables, HeapStateTables, StateTables
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations.handles import SegmentsStateHandle
 

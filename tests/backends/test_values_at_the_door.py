@@ -38,7 +38,7 @@ from holdfast.backends.keyed import (
     ReducingState,
     StateTables,
 )
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
 from holdfast.backends.keys import KeyGroupRange, check_key_type
 from holdfast.backends.operator import BroadcastState
 from holdfast.backends.serializers import Pickled, Serializer, serializer_of

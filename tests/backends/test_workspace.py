@@ -3,7 +3,7 @@
 import numpy as np
 from contracts.columnar_tables import ROWS, TablesJob, put, value_spec, values
 
-from holdfast.backends.keyed.columnar import Workspace
+from holdfast.backends.keyed.segments import Workspace
 
 
 def test_memory_of_small_segments_is_bounded(job: TablesJob) -> None:

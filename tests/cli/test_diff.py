@@ -22,7 +22,12 @@ from holdfast.locations import (
     complete_checkpoint,
     copy_checkpoint,
 )
-from holdfast.locations.adapters import ChecksumBuilder, FileStateHandle
+from holdfast.locations.adapters import (
+    ByteStreamStateHandle,
+    ChecksumBuilder,
+    FileStateHandle,
+    StreamStateHandle,
+)
 from holdfast.locations.handles import files_of
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
@@ -146,6 +151,21 @@ def test_the_same_files_used_otherwise_are_a_difference(
     printed = json.loads(capsys.readouterr().out)
     assert (printed["is_same"], printed["subtasks"]) == (False, {"visits": others})
     assert (printed["files"]["only_first"], printed["files"]["only_second"]) == ([], [])
+
+
+def test_state_in_metadata_equals_the_same_bytes_in_a_file(tmp_path: Path) -> None:
+    first = write_checkpoint(f"file://{tmp_path}", 1)
+    operator = first.metadata.operators["visits"]
+
+    def inline(stream: StreamStateHandle) -> StreamStateHandle:
+        with stream.open_input_stream() as file:
+            return ByteStreamStateHandle(file.read())
+
+    subtasks = {index: state.with_streams(inline) for index, state in operator.subtasks.items()}
+    operators = {"visits": msgspec.structs.replace(operator, subtasks=subtasks)}
+    other = with_other(first, f"file://{tmp_path}", operators=operators)
+    assert main(["diff", first.location.external_pointer, other]) == 0
+    assert main(["diff", other, first.location.external_pointer]) == 0
 
 
 def test_operators_with_each_other_s_files_differ(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from contracts.placeholders import resolve_placeholders
 
-from holdfast.backends.keyed.columnar import (
+from holdfast.backends.keyed.segments import (
     ColumnarStateTables,
     MergePolicy,
     Workspace,

@@ -7,8 +7,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.keyed.table import Identities, TableSpec
-from holdfast.backends.keyed.times import time_part
+from holdfast.backends.keyed.table import Identities, TableSpec, time_part
 
 GROUPS = 8
 

@@ -5,7 +5,7 @@ from contracts.keyed.checkpoints import KeyedCheckpoints
 from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.keyed import Keys, StateTable, StateTables, TableSpec
-from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb_tables import RocksDBStateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations.handles import SegmentsStateHandle
 

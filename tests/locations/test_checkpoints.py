@@ -35,7 +35,9 @@ def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) ->
 
 
 class TestLatest:
-    def test_it_is_the_one_with_the_highest_id(self, local_directory: str, tmp_path: Path) -> None:
+    def test_latest_is_the_checkpoint_with_the_highest_id(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
         access = job_in(local_directory)
         for checkpoint_id in (9, 10, 2):
             write_checkpoint(access, checkpoint_id)
@@ -50,7 +52,7 @@ class TestLatest:
         assert latest_checkpoint(local_directory) is None
         assert latest_checkpoint(local_directory, "other") is None
 
-    def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
+    def test_one_of_several_jobs_must_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
             write_checkpoint(job_in(local_directory, job), number, job_id=job)
         with pytest.raises(InvalidRequestError, match="a, b"):
@@ -59,7 +61,7 @@ class TestLatest:
         assert latest is not None
         assert latest.checkpoint_id == 1
 
-    def test_a_damaged_one_is_not_passed_over(self, local_directory: str, tmp_path: Path) -> None:
+    def test_damaged_checkpoint_is_not_skipped(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
         write_checkpoint(access, 1)
         write_checkpoint(access, 2)
@@ -74,7 +76,7 @@ class TestRunningJob:
 
     @pytest.mark.parametrize("call", ["list", "open"])
     @pytest.mark.parametrize("nth", [1, 2, 3])
-    def test_the_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
+    def test_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
         job = job_in(faults.inner_directory)
         old = write_checkpoint(job, 1)
 
@@ -165,7 +167,7 @@ class TestRunningJob:
 
 
 class TestMoved:
-    def test_a_savepoint_can_be_moved(self, local_directory: str, tmp_path: Path) -> None:
+    def test_savepoint_can_be_moved(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(f"{local_directory}/job")
         location = access.initialize_location_for_savepoint(7, f"{local_directory}/savepoints")
         handles = [state(location, scope) for scope in CheckpointedStateScope]

@@ -21,7 +21,7 @@ BLOCK = 10
 
 
 def checksum(content: bytes, block_bytes: int, cuts: tuple[int, ...] = ()) -> Checksum:
-    """The checksum of content that is written in parts."""
+    """Compute the checksum of content that is written in parts."""
     builder = ChecksumBuilder(block_bytes)
     bounds = [0, *sorted(cuts), len(content)]
     for start, end in pairwise(bounds):
@@ -99,7 +99,7 @@ def test_seeks_and_reads_are_those_of_a_file(
             arguments = (offset,) if step == "seek" else (-offset, io.SEEK_END)
             assert stream.seek(*arguments) == model.seek(*arguments)
         elif step == "read":
-            # A raw stream may give less than it is asked for.
+            # A raw stream may return fewer bytes than requested.
             got = stream.read(data.draw(st.integers(0, 100)))
             assert got == model.read(len(got))
         elif step == "all":
@@ -113,7 +113,7 @@ def test_seeks_and_reads_are_those_of_a_file(
 
 
 @pytest.mark.parametrize("at", range(len(CONTENT)))
-def test_a_flipped_bit_is_found_in_its_block_and_nowhere_else(at: int) -> None:
+def test_flipped_bit_is_found_in_its_block_and_nowhere_else(at: int) -> None:
     damaged = bytearray(CONTENT)
     damaged[at] ^= 1
     stream = open_stored(bytes(damaged), checksum(CONTENT, BLOCK), len(CONTENT))
@@ -151,7 +151,7 @@ def test_handle_with_too_few_checksums_is_corrupt() -> None:
         open_stored(CONTENT, short, len(CONTENT))
 
 
-def test_an_unknown_algorithm_needs_a_newer_version() -> None:
+def test_unknown_algorithm_needs_a_newer_version() -> None:
     with pytest.raises(UnsupportedFormatError, match="blake9"):
         open_stored(b"", Checksum("blake9", BLOCK, b""), 0)
 
@@ -165,7 +165,7 @@ def test_seeking_outside_of_the_file_is_refused(offset: int, whence: int) -> Non
     assert stream.read(1) == b""
 
 
-def test_a_closed_stream_can_not_be_read() -> None:
+def test_closed_stream_can_not_be_read() -> None:
     stream = open_stored(CONTENT, checksum(CONTENT, BLOCK), len(CONTENT))
     stream.read(1)
     stream.close()
@@ -174,7 +174,7 @@ def test_a_closed_stream_can_not_be_read() -> None:
 
 
 class Unreachable(io.BytesIO):
-    """A file of a store that fails when it is asked for the length."""
+    """A file of a store that fails to report the length."""
 
     def seek(self, *_: Any) -> int:
         raise StorageUnavailableError("store is away")

@@ -11,7 +11,7 @@ from holdfast.locations.coordination import CheckpointsCleaner
 
 
 @pytest.mark.parametrize("threads", [0, -1])
-def test_a_cleaner_without_a_thread_is_refused(threads: int) -> None:
+def test_cleaner_without_a_thread_is_refused(threads: int) -> None:
     with pytest.raises(InvalidRequestError, match="must be >= 1"):
         CheckpointsCleaner(threads)
 

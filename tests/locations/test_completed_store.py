@@ -33,7 +33,7 @@ def access(memory_directory: str) -> CheckpointStorageAccess:
 
 @pytest.fixture
 def cleaner() -> CheckpointsCleaner:
-    """Deletes at once."""
+    """A cleaner that deletes at once."""
     cleaner = CheckpointsCleaner()
     cleaner.close()
     return cleaner
@@ -44,7 +44,7 @@ def ids(store: CompletedCheckpointStore) -> list[int]:
 
 
 @pytest.mark.parametrize(("num_retained", "kept"), [(1, [5]), (3, [3, 4, 5]), (9, [1, 2, 3, 4, 5])])
-def test_the_newest_are_kept(
+def test_newest_are_kept(
     access: CheckpointStorageAccess,
     cleaner: CheckpointsCleaner,
     num_retained: int,
@@ -139,7 +139,7 @@ class TestSharedFiles:
     def test_failed_deletion_keeps_the_shared_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
-        """Else it would be found, and some of its files would be gone."""
+        """Otherwise it would be found without some of its files."""
         access = job_in(faults.directory)
         store = CompletedCheckpointStore(1, cleaner)
         first, second = write_checkpoint(access, 1, shared=1), write_checkpoint(access, 2)
@@ -149,10 +149,10 @@ class TestSharedFiles:
         assert exists(first)
         assert_complete(first)
 
-    def test_nor_does_a_newer_one_take_them_away(
+    def test_newer_checkpoint_keeps_the_shared_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
     ) -> None:
-        """The deletion of the first fails; the file goes out of use with the second."""
+        """The deletion of the first one fails; the file is unused after the second one."""
         access = job_in(faults.directory)
         store = CompletedCheckpointStore(1, cleaner)
         first = write_checkpoint(access, 1, shared=1)

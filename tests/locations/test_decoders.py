@@ -1,9 +1,9 @@
-"""Decoders that many threads make at once for classes that none has looked at before."""
+"""Decoders that many threads make at once for a class that msgspec has not examined before."""
 
 import subprocess
 import sys
 
-# Threads change over after nearly each step, so that without a lock this dies in the first rounds.
+# Threads switch after nearly each step, so that without a lock this crashes in the first rounds.
 PROGRAM = """
 import sys
 import threading

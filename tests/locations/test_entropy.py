@@ -1,4 +1,4 @@
-"""State files with random characters in their paths: where they go."""
+"""State files with random characters in their paths."""
 
 import re
 
@@ -68,7 +68,7 @@ class TestPaths:
             ("s3://b/", "s3://b/", "s3://b/"),
         ],
     )
-    def test_the_marker_is_left_out_or_replaced(self, marked: str, plain: str, spread: str) -> None:
+    def test_marker_is_left_out_or_replaced(self, marked: str, plain: str, spread: str) -> None:
         assert layout.without_marker(marked) == plain
         assert layout.inject_entropy(marked, "a3456789") == spread
         assert layout.has_marker(marked) == (marked != spread)
@@ -157,12 +157,12 @@ class TestMarkerPlace:
         done.discard()
         assert files_in(bucket) == set()
 
-    def test_local_disks_have_no_use_for_it(self, local_directory: str) -> None:
+    def test_marker_on_local_disks_is_refused(self, local_directory: str) -> None:
         with pytest.raises(InvalidRequestError, match="leave _entropy_ out"):
             checkpoint_storage(f"{local_directory}/c/_entropy_")
 
     @pytest.mark.parametrize("kind", ["memory", "fsspec+file"])
-    def test_a_store_with_directories_is_found_out_before_anything_is_made(
+    def test_store_with_directories_is_detected_at_first(
         self, memory_directory: str, local_directory: str, kind: str
     ) -> None:
         directory = memory_directory if kind == "memory" else f"fsspec+{local_directory}"
@@ -185,7 +185,7 @@ class TestMarkerPlace:
         with pytest.raises(InvalidRequestError, match="savepoint"):
             MemoryCheckpointStorage(savepoint_directory=f"{bucket}/_entropy_/s")
 
-    def test_storage_without_state_files_has_no_use_for_it(self, directory: str) -> None:
+    def test_marker_without_state_files_is_refused(self, directory: str) -> None:
         with pytest.raises(InvalidRequestError, match="no state files"):
             MemoryCheckpointStorage(directory=directory)
 
@@ -194,7 +194,7 @@ class TestMarkerPlace:
             check_job_id("_entropy_")
         assert check_job_id("cross_entropy_loss") == "cross_entropy_loss"
 
-    def test_in_the_middle_of_a_name_it_is_a_name(self, bucket: str) -> None:
+    def test_marker_within_a_name_is_a_name(self, bucket: str) -> None:
         done = write_checkpoint(job_in(f"{bucket}/cross_entropy_loss"), 1)
         assert {uripath.parent(file.uri) for file in files_of(done)} == {
             done.location.external_pointer
@@ -220,7 +220,7 @@ class TestLayout:
         assert files_in(bucket) == expected
         assert {uripath.local_path(file.uri).lstrip("/") for file in handles} == expected - by_name
 
-    def test_every_file_draws_its_own(self, access: CheckpointStorageAccess) -> None:
+    def test_every_file_gets_its_own_digits(self, access: CheckpointStorageAccess) -> None:
         directories = {
             uripath.parent(file.uri) for file in files_of(write_checkpoint(access, 1, files=200))
         }
@@ -233,7 +233,7 @@ class TestLayout:
         content = read(done.location.metadata_handle)
         assert all(file.uri.encode() in content for file in files_of(done))
 
-    def test_without_it_they_are_relative(self, bucket: str) -> None:
+    def test_metadata_has_relative_paths_without_entropy(self, bucket: str) -> None:
         done = write_checkpoint(job_in(f"{bucket}/holdfast"), 1)
         content = read(done.location.metadata_handle)
         for file in files_of(done):
@@ -272,7 +272,7 @@ class TestLayout:
             assert latest.metadata == done.metadata
             assert_complete(latest)
 
-    def test_a_pointer_may_hold_the_marker(
+    def test_pointer_may_contain_the_marker(
         self, bucket: str, directory: str, access: CheckpointStorageAccess
     ) -> None:
         done = write_checkpoint(access, 1)
@@ -281,7 +281,7 @@ class TestLayout:
             assert resolved.external_pointer == done.location.external_pointer
             assert load_checkpoint(resolved).metadata == done.metadata
 
-    def test_a_pointer_never_reaches_the_root_of_a_bucket(
+    def test_pointer_never_reaches_the_root_of_a_bucket(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         content = read(write_checkpoint(access, 1).location.metadata_handle)
@@ -298,7 +298,7 @@ class TestLayout:
                 load_checkpoint(resolved).discard()
         assert files_in(bucket) == before
 
-    def test_a_local_pointer_is_taken_literally(self, local_directory: str) -> None:
+    def test_local_pointer_is_taken_literally(self, local_directory: str) -> None:
         write_checkpoint(job_in(f"{local_directory}/x"), 1)
         with pytest.raises(CheckpointNotFoundError):
             resolve_pointer(f"{local_directory}/_entropy_/x/job/chk-1")

@@ -1,4 +1,4 @@
-"""State files with random characters in their paths: none is left, and what that costs."""
+"""State files with random characters in their paths: their deletion, and its cost."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""State files with random characters in their paths, in a bucket of S3: all of them go again."""
+"""State files with random characters in their paths, in an S3 bucket: all of them are deleted."""
 
 import re
 from collections.abc import Iterator

@@ -158,7 +158,7 @@ class TestSweep:
         assert files_in(bucket) == before
         assert failures == 1, "the deadline of this thread does not hold in those that list"
 
-    def test_a_bug_of_an_adapter_comes_through_and_nothing_is_listed_twice(
+    def test_bug_of_an_adapter_is_raised_and_nothing_is_listed_twice(
         self, directory: str, access: CheckpointStorageAccess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plain, listed = ObjectStore.list, []

@@ -85,14 +85,14 @@ class TestPointers:
         return completed_in(job_in(local_directory))
 
     @pytest.mark.parametrize("suffix", ["", "/", "//", "/.", f"/{METADATA_FILE}", "/../chk-1"])
-    def test_a_checkpoint_is_found_by_directory_or_file(
+    def test_checkpoint_is_found_by_directory_or_file(
         self, checkpoint: CompletedCheckpoint, local_directory: str, suffix: str
     ) -> None:
         resolved = resolve_pointer(checkpoint.location.external_pointer + suffix)
         assert resolved.external_pointer == f"{local_directory}/job/chk-1"
         assert load_checkpoint(resolved).metadata == checkpoint.metadata
 
-    def test_a_path_is_a_pointer(self, checkpoint: CompletedCheckpoint, tmp_path: Path) -> None:
+    def test_path_is_a_pointer(self, checkpoint: CompletedCheckpoint, tmp_path: Path) -> None:
         resolved = resolve_pointer(tmp_path / "job" / "chk-1")
         assert load_checkpoint(resolved).metadata == checkpoint.metadata
 
@@ -104,7 +104,7 @@ class TestPointers:
             resolve_pointer(f"{local_directory}/{name}")
         assert caught.value.location == f"{local_directory}/{name}"
 
-    def test_a_directory_without_metadata_is_named_as_such(
+    def test_directory_without_metadata_is_reported(
         self, checkpoint: CompletedCheckpoint, local_directory: str
     ) -> None:
         with pytest.raises(
@@ -118,7 +118,7 @@ class TestPointers:
         with pytest.raises(InvalidRequestError):
             resolve_pointer(pointer)
 
-    def test_a_metadata_file_may_have_any_name_but_is_not_deleted_then(
+    def test_metadata_file_of_another_name_is_read_and_not_deleted(
         self, checkpoint: CompletedCheckpoint, tmp_path: Path
     ) -> None:
         directory = tmp_path / "job" / "chk-1"
@@ -130,7 +130,7 @@ class TestPointers:
             loaded.discard()
         assert len(list(directory.iterdir())) == 2
 
-    def test_a_moved_directory_still_leads_to_its_state(
+    def test_moved_directory_refers_to_its_state(
         self, checkpoint: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
@@ -170,7 +170,7 @@ class TestLayout:
         (job / "chk-3" / f".{METADATA_FILE}.0.inprogress").touch()
         assert list(access.completed_checkpoints()) == [2]
 
-    def test_a_damaged_latest_checkpoint_is_an_error(
+    def test_damaged_latest_checkpoint_is_an_error(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         access = job_in(local_directory)
@@ -239,7 +239,7 @@ class TestLayout:
             checkpoint_storage(local_directory).create_checkpoint_storage(job_id)
 
     @pytest.mark.parametrize("job_id", ["a", "A-1_b.c", "-", "0", "x" * 128])
-    def test_a_plain_job_id_is_taken(self, local_directory: str, job_id: str) -> None:
+    def test_plain_job_id_is_accepted(self, local_directory: str, job_id: str) -> None:
         assert job_in(local_directory, job_id).completed_checkpoints() == {}
 
     @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ class TestInterruptedPublishing:
         faults.before("publish", error)
         with pytest.raises(type(error)), dispose_on_error(location):
             complete_checkpoint(location, metadata)
-        checkpoint = complete_checkpoint(location, metadata)  # the store gets to it
+        checkpoint = complete_checkpoint(location, metadata)  # the store completes it
         (handle,) = load_checkpoint(checkpoint.location).metadata.streams()
         assert read(handle) == bytes(100_000)
 
@@ -326,7 +326,7 @@ class TestDiscard:
         assert not (tmp_path / "separate").exists()
         assert load_checkpoint(checkpoint.location) == checkpoint
 
-    def test_the_metadata_goes_first(self, faults: Faults) -> None:
+    def test_metadata_is_deleted_first(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         checkpoint = completed_in(access)
         faults.before("delete_tree", StorageUnavailableError("out of reach"))
@@ -350,13 +350,13 @@ class TestDiscard:
         (left,) = checkpoint.metadata.streams()
         assert read(left) == bytes(100_000)
 
-    def test_a_state_file_is_discarded_by_one_call(self, faults: Faults) -> None:
+    def test_state_file_is_discarded_by_one_call(self, faults: Faults) -> None:
         (handle,) = completed_in(job_in(faults.directory)).metadata.streams()
         faults.calls.clear()
         handle.discard_state()
         assert faults.calls == ["delete"]
 
-    def test_a_task_only_writes_its_files(self, faults: Faults) -> None:
+    def test_task_only_writes_its_files(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         location = access.initialize_location_for_checkpoint(1)
         faults.calls.clear()

@@ -60,7 +60,7 @@ class TestThresholds:
             (20, 64, [1], True),
             (20, 20, [19, 1], True),
             (20, 20, [19, 2], False),
-            # As in Flink: a write of a whole buffer goes straight to the file.
+            # As in Flink: a write of a whole buffer bypasses it.
             (20, 20, [20], False),
             (20, 0, [19, 1], True),
             (0, 64, [1], False),
@@ -70,7 +70,7 @@ class TestThresholds:
             (1 << 20, 0, [1 << 20, 1], False),
         ],
     )
-    def test_small_state_travels_in_its_handle_and_larger_is_a_file(
+    def test_small_state_is_in_its_handle_and_larger_in_a_file(
         self,
         memory_directory: str,
         threshold: int,
@@ -106,7 +106,7 @@ class TestThresholds:
                 stream.flush()
                 assert ("create" in faults.calls) == begins
 
-    def test_flush_to_file_begins_it_however_small_the_state_is(self, faults: Faults) -> None:
+    def test_flush_to_file_creates_a_file_for_any_state(self, faults: Faults) -> None:
         location = location_in(faults.directory)
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
             stream.write(b"1")
@@ -142,9 +142,7 @@ class TestFailures:
         assert files_in(faults) == {}
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_a_failing_call_comes_through_and_leaves_nothing(
-        self, faults: Faults, call: str
-    ) -> None:
+    def test_failing_call_is_raised_and_leaves_nothing(self, faults: Faults, call: str) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
         faults.before(call, BROKEN)
         stream.write(b"123")
@@ -156,7 +154,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("when", ["before", "after"])
     @pytest.mark.parametrize("nth", [1, 2])
-    def test_a_failed_write_is_not_followed_by_a_wrong_file(
+    def test_failed_write_is_not_followed_by_a_wrong_file(
         self, faults: Faults, when: str, nth: int
     ) -> None:
         stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
@@ -208,7 +206,7 @@ class TestMetadataCommit:
         with stream:
             return read(stream.close_and_finalize_checkpoint().metadata_handle)
 
-    def test_a_lost_answer_to_our_own_write_is_success(self, faults: Faults) -> None:
+    def test_lost_answer_to_our_own_write_is_success(self, faults: Faults) -> None:
         faults.after("publish", CheckpointConflictError("exists already"))
         assert self.finalize(faults) == b"ours"
         assert files_in(faults) == {"_metadata": b"ours"}
@@ -258,7 +256,7 @@ class TestMetadataCommit:
 
 
 class TestAdoption:
-    """A file that is on the disk of the storage already gets a second name there, instead of being written."""
+    """A file on the disk of the storage gets a second name there instead of being copied."""
 
     CONTENT = b"x" * 100
 
@@ -314,7 +312,7 @@ class TestAdoption:
             handle = small.close_and_get_handle()
         assert handle == ByteStreamStateHandle(self.CONTENT)
 
-    def test_a_disk_without_links_is_written_to_instead(
+    def test_disk_without_links_is_written_to_instead(
         self, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fails(*_: object) -> None:

@@ -57,7 +57,7 @@ class FsspecContract(FileSystemContract):
     """Tests that apply only to stores of fsspec.
 
     Attributes:
-        has_files_in_place: Whether a file that is open shows what is written into it.
+        has_files_in_place: Whether written bytes are visible before the file is closed.
     """
 
     has_files_in_place = False
@@ -77,7 +77,7 @@ class FsspecContract(FileSystemContract):
             write(file_system, f"{directory}/x", b"second")
         assert self.files(directory) == {"x": b"first"}
 
-    def test_a_writer_does_not_bring_its_deleted_directory_back(
+    def test_writer_does_not_recreate_its_deleted_directory(
         self, file_system: FileSystem, directory: str
     ) -> None:
         if not self.has_directories:
@@ -152,7 +152,7 @@ class FsspecContract(FileSystemContract):
             with pytest.raises(StorageUnavailableError, match="ended at byte 2 of 3"):
                 stream.read()
 
-    def test_state_comes_back_as_it_was_stored(self, directory: str) -> None:
+    def test_stored_state_is_read_unchanged(self, directory: str) -> None:
         storage = FileSystemCheckpointStorage(
             directory, inline_threshold=0, write_buffer_bytes=100, single_writer=True
         )
@@ -383,7 +383,7 @@ def test_invalid_time_is_not_guessed(moment: object) -> None:
 
 
 @of_many_threads
-def test_a_fork_does_not_take_its_parents_file_away(tmp_path: Path) -> None:
+def test_fork_keeps_its_parents_file(tmp_path: Path) -> None:
     uri = f"fsspec+file://{tmp_path}/x"
     stream = file_system_for(uri).create(uri)
     stream.write(b"1")

@@ -1,4 +1,4 @@
-"""Directories through fsspec: how they are made, listed and deleted."""
+"""Directories through fsspec: created, listed and deleted."""
 
 import shutil
 import stat
@@ -32,7 +32,7 @@ class TestDirectories:
         path = server.path_of(sftp_directory)
         return (sftp_directory if scheme == "sftp" else f"{scheme}://{path}"), path
 
-    def test_only_the_owner_may_look_into_them(self, place: tuple[str, Path]) -> None:
+    def test_only_the_owner_may_read_files_and_directories(self, place: tuple[str, Path]) -> None:
         uri, path = place
         file_system_for(uri).prepare_directory(f"{uri}/a/b")
         for below in (path / "a", path / "a/b"):
@@ -53,7 +53,7 @@ class TestDirectories:
         file_system_for(uri).prepare_directory(f"{uri}/a/b")
         assert (path / "a/b").is_dir()
 
-    def test_a_file_is_not_deleted_as_a_tree(self, place: tuple[str, Path]) -> None:
+    def test_file_is_not_deleted_as_a_tree(self, place: tuple[str, Path]) -> None:
         uri, path = place
         (path / "x").write_bytes(b"1")
         with pytest.raises(InvalidRequestError):
@@ -79,7 +79,7 @@ class TestDirectories:
         links = {entry.uri: entry.is_link for entry in file_system_for(uri).list(uri)}
         assert links == {f"{uri}/x": False, f"{uri}/link": True}
 
-    def test_a_directory_is_not_deleted_as_a_file(self, place: tuple[str, Path]) -> None:
+    def test_directory_is_not_deleted_as_a_file(self, place: tuple[str, Path]) -> None:
         uri, path = place
         (path / "empty").mkdir()
         with pytest.raises(InvalidRequestError):

@@ -70,12 +70,12 @@ class TestRefusals:
         with pytest.raises(InvalidRequestError, match="can't create directories"):
             fsspec_file_system("flat").prepare_directory("flat://bucket/x")
 
-    def test_a_uri_without_a_host_is_refused(self) -> None:
+    def test_uri_without_a_host_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError):
             fsspec_file_system("sftp").prepare_directory("sftp:///x")
 
     @pytest.mark.parametrize("host", ["[::1]", "[::1]:2222", "me@[::1]"])
-    def test_an_ipv6_address_is_refused(self, host: str) -> None:
+    def test_ipv6_address_is_refused(self, host: str) -> None:
         with pytest.raises(InvalidRequestError, match="use a host name"):
             fsspec_file_system("sftp").prepare_directory(f"sftp://{host}/x")
 

@@ -1,4 +1,4 @@
-"""Renames through fsspec: those that fail, before their effect or after it."""
+"""Renames through fsspec that fail before or after their effect."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +31,7 @@ class TestRenames:
     def renaming(
         self, tmp_path: Path, file_system: FileSystem, monkeypatch: pytest.MonkeyPatch
     ) -> Callable[[Callable[[Path, Path], object]], dict[str, bytes]]:
-        """Commits a file of b"whole" with another rename."""
+        """Commits a file of b"whole" with a given rename."""
 
         def commit(rename: Callable[[Path, Path], object]) -> dict[str, bytes]:
             def mv(_: object, old: str, new: str) -> None:
@@ -109,7 +109,7 @@ class TestRenames:
             renaming(rename)
         assert self.left == {"x": content}
 
-    def test_a_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
+    def test_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:
             old.rename(new)
             new.write_bytes(b"another writer")

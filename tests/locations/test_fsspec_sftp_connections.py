@@ -1,4 +1,4 @@
-"""SFTP through fsspec: connections that are lost, and servers that are away or silent."""
+"""SFTP through fsspec: lost connections, and missing or silent servers."""
 
 import errno
 import secrets
@@ -41,7 +41,7 @@ class TestLostConnections:
 
     @pytest.fixture
     def retrying(self, file_system: FileSystem, server: SftpServer) -> RetryingFileSystem:
-        """Repeats, and starts the server instead of waiting."""
+        """Retries, and starts the server instead of waiting."""
 
         class Starting(ManualClock):
             def sleep(self, seconds: float, /) -> None:
@@ -61,7 +61,7 @@ class TestLostConnections:
         assert (entry.uri, entry.size) == (f"{sftp_directory}/x", 1)
         assert (server.logins, retrying.retries) == (2, {"list": 1})
 
-    def test_a_call_is_repeated_until_the_server_is_back(
+    def test_call_is_repeated_until_the_server_is_back(
         self, retrying: RetryingFileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         server.stop()
@@ -144,7 +144,7 @@ class TestLostConnections:
             entry.uri for entry in file_system.list(sftp_directory)
         }
 
-    def test_a_connection_lost_before_the_rename_leaves_nothing(
+    def test_connection_lost_before_the_rename_leaves_nothing(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         def drop(call: str) -> None:

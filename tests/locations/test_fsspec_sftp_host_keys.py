@@ -1,4 +1,4 @@
-"""SFTP through fsspec: which servers get the password."""
+"""SFTP through fsspec: host keys."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class TestHostKeys:
     def look(server: SftpServer) -> None:
         list(fsspec_file_system("sftp").list(f"{server.uri}/x"))
 
-    def test_a_known_server_gets_it_once(self, server: SftpServer) -> None:
+    def test_known_server_gets_the_password_once(self, server: SftpServer) -> None:
         self.look(server)
         self.look(server)
         assert server.passwords == [PASSWORD]
@@ -33,7 +33,7 @@ class TestHostKeys:
         assert server.logins == 1
 
     @pytest.mark.parametrize("has_file", [True, False])
-    def test_an_unknown_one_does_not(
+    def test_unknown_server_gets_no_password(
         self, server: SftpServer, known_hosts: Path, *, has_file: bool
     ) -> None:
         known_hosts.write_text("# no one")
@@ -63,13 +63,13 @@ class TestHostKeys:
         self.look(server)
         assert server.passwords == [PASSWORD]
 
-    def test_server_with_a_changed_key_does_not_get_it(self, server: SftpServer) -> None:
+    def test_server_with_a_changed_key_gets_no_password(self, server: SftpServer) -> None:
         server.change_key()
         with pytest.raises(InvalidRequestError, match="differs from the one in known_hosts"):
             self.look(server)
         assert server.passwords == []
 
-    def test_server_does_not_get_it_again_after_its_key_changes(self, server: SftpServer) -> None:
+    def test_server_gets_no_password_after_its_key_changed(self, server: SftpServer) -> None:
         self.look(server)
         server.change_key()
         with pytest.raises(StorageUnavailableError):  # the old connection
@@ -90,9 +90,7 @@ class TestHostKeys:
         self.look(server)
         assert server.logins == 1
 
-    def test_a_policy_of_ones_own_is_asked_about_known_servers_too(
-        self, server: SftpServer
-    ) -> None:
+    def test_own_policy_also_decides_about_known_servers(self, server: SftpServer) -> None:
         conf["sftp"]["host_key_policy"] = paramiko.RejectPolicy
         with pytest.raises(StorageUnavailableError):
             self.look(server)

@@ -65,7 +65,7 @@ with open(f"{sys.argv[1]}/ballast", "wb", buffering=0) as ballast:
     except OSError:
         pass
 try:
-    take(3, 0 + 4096 * 3)  # inline, so that it is the metadata that finds no room
+    take(3, 0 + 4096 * 3)  # inline, so that the metadata has no space
 except StorageFullError:
     pass
 else:
@@ -85,7 +85,7 @@ print("all of it")
 
 
 @pytest.mark.exhaustive
-def test_a_full_disk_fails_a_checkpoint_and_harms_no_other(tmp_path: Path) -> None:
+def test_full_disk_fails_a_checkpoint_and_harms_no_other(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "script.py").write_text(SCRIPT)
     mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/disk"

@@ -1,4 +1,4 @@
-"""The HDFS adapter without an HDFS: its errors, its settings, its client."""
+"""The HDFS adapter without a cluster: its errors, settings and clients."""
 
 import builtins
 import gc
@@ -174,7 +174,7 @@ class TestErrors:
         assert type(ours) is kind
         assert ours.location == URI
 
-    def test_the_message_has_the_class_and_the_reason_without_the_stack_trace(self) -> None:
+    def test_message_has_the_class_and_the_reason_without_the_stack_trace(self) -> None:
         error = answer(
             f"{HDFS}.server.namenode.SafeModeException", 'Cannot create \\"/dir/x\\". It is on.'
         )
@@ -192,7 +192,7 @@ class TestErrors:
         ],
         ids=["answer", "other", "cut answer"],
     )
-    def test_a_long_text_is_cut(self, error: Exception) -> None:
+    def test_long_text_is_cut(self, error: Exception) -> None:
         text = str(hdfs_client.error_for(error, URI))
         assert "long long" in text
         assert len(text) < 400
@@ -259,7 +259,7 @@ class TestRename:
 
 
 class TestClients:
-    def test_options_reach_it(self, fake_clients: list[FakeClient]) -> None:
+    def test_options_reach_the_client(self, fake_clients: list[FakeClient]) -> None:
         options = {"dfs.client.socket-timeout": "1234", "hadoop.security.authentication": "simple"}
         file_system = HdfsFileSystem(options)
         list(file_system.list("hdfs://cluster/dir"))
@@ -269,16 +269,14 @@ class TestClients:
             assert client.url == "hdfs://cluster"
             assert client.config.items() >= options.items()
 
-    def test_there_is_one_for_each_cluster_and_options(
-        self, fake_clients: list[FakeClient]
-    ) -> None:
+    def test_each_cluster_and_options_have_one_client(self, fake_clients: list[FakeClient]) -> None:
         for options in ({}, {"a": "1"}, {"a": "1"}, {"a": "2"}):
             for uri in ("hdfs://one/dir", "hdfs://one/other", "hdfs://two:8020/", "viewfs://one/"):
                 list(HdfsFileSystem(options).list(uri))
         known = [(client.url, client.config.get("a")) for client in fake_clients]
         assert len(known) == len(set(known)) == 9
 
-    def test_without_an_authority_it_is_the_default_one(
+    def test_client_without_an_authority_is_of_the_default_cluster(
         self, fake_clients: list[FakeClient]
     ) -> None:
         list(HdfsFileSystem().list("hdfs:///dir"))
@@ -345,7 +343,7 @@ class TestStreams:
         assert events[:3] == ["write 1", "hsync", "delete /dir/x"]
         assert events[3:] in ([], ["close"])
 
-    def test_one_is_on_disks_before_it_is_closed_and_not_deleted(
+    def test_file_is_synced_before_it_is_closed(
         self, fake_clients: list[FakeClient], events: list[str]
     ) -> None:
         stream = HdfsFileSystem(retries=ONCE).create(URI)

@@ -12,7 +12,7 @@ from holdfast.locations.coordination import SweepReport
 
 
 def add_savepoint(storage: FileSystemCheckpointStorage, job_id: str, directory: Path) -> Path:
-    """A savepoint of a job; returns its directory."""
+    """Write a savepoint of a job; returns its directory."""
     access = storage.create_checkpoint_storage(job_id)
     location = access.initialize_location_for_savepoint(7, f"file://{directory}")
     metadata = checkpoint_metadata(
@@ -66,7 +66,7 @@ def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_next_to_jobs
     add_savepoint(storage, "gone", savepoints)
     damaged = add_savepoint(storage, "gone", savepoints)
     (damaged / "_metadata").write_bytes(b"no metadata")
-    (savepoints / f"savepoint-job-{'0' * 12}").mkdir()  # one that was never finished
+    (savepoints / f"savepoint-job-{'0' * 12}").mkdir()  # an unfinished one
     gone, job = job_histories(checkpoints, savepoint_directory=savepoints)
     assert (gone.job_id, job.job_id) == ("gone", "job")
     assert [len(entry.savepoints) for entry in (gone, job)] == [1, 1]

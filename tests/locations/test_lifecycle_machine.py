@@ -1,4 +1,4 @@
-"""Drivers that begin, commit, fail, die and come back, in any order: nothing that counts is lost.
+"""Drivers that begin, commit, fail, die and come back, in any order: no needed file is lost.
 
 Each driver does what a coordinator does, with the public calls of `holdfast.locations`. The store
 is `memory://` with faults, and a clock that the machine moves. The rules of the game:
@@ -88,19 +88,19 @@ class QueueingCleaner(CheckpointsCleaner):
 
     def __init__(self) -> None:
         super().__init__()
-        self.close()  # no threads: what is run is run at once
+        self.close()  # no threads: deletions run at once
         self.queue: list[tuple[Callable[[], object], str]] = []
 
     def run(self, delete: Callable[[], object], name: str) -> None:
         self.queue.append((delete, name))
 
     def work(self, count: int | None = None) -> None:
-        """Do the first of them, or all."""
+        """Run the first ones, or all."""
         for _ in range(len(self.queue) if count is None else min(count, len(self.queue))):
             super().run(*self.queue.pop(0))
 
     def cut_short(self, done: Sequence[bool]) -> None:
-        """The process dies; of the deletions that its threads had in hand, some were done."""
+        """End the process; some of its queued deletions were done."""
         queue, self.queue = self.queue, []
         for (delete, _), is_done in zip(queue, done, strict=False):
             if is_done:
@@ -115,7 +115,7 @@ class Pending:
     """Token of the checkpoint that it resumes from."""
     streams: list[FileStateHandle] = field(default_factory=list)
     written: list[FileStateHandle] = field(default_factory=list)
-    """The streams that were written for this checkpoint."""
+    """The streams written for this checkpoint."""
 
 
 @dataclass(eq=False)
@@ -268,7 +268,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             faults.before("publish", StorageUnavailableError("as planned"))
         elif fault == "lost":
             faults.lose_answer("publish")
-        elif fault == "repeated":  # by something in between, whose first attempt took effect
+        elif fault == "repeated":  # by a proxy, whose first attempt took effect
             faults.after("publish", CheckpointConflictError("as planned"))
 
     def commit(
@@ -337,7 +337,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert "publish" not in self.faults.calls, "it was fenced before it began"
 
     def token_of(self, checkpoint_id: int) -> str | None:
-        """The commit token of the completed checkpoint with that id, or None."""
+        """Return the commit token of the completed checkpoint with that id, or None."""
         assert self.owner
         location = self.owner.access.completed_checkpoints().get(checkpoint_id)
         return load_checkpoint(location).metadata.commit_token if location else None
@@ -524,7 +524,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert latest.checkpoint_id >= max(self.succeeded)
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
-        """It is found where it was, and every byte is what was written."""
+        """Check that a checkpoint is found in its place, and that every byte is as written."""
         if checkpoint.metadata.commit_token in self.forks - {self.head}:
             return
         loaded = load_checkpoint(checkpoint.location)

@@ -112,7 +112,7 @@ else:
         for name, mode in (("a", 0o700), ("a/b", 0o700), ("a/b/x", 0o600)):
             assert stat.S_IMODE(path_of(f"{directory}/{name}").stat().st_mode) == mode
 
-    def test_an_executable_file_in_the_way_of_a_directory_is_refused(
+    def test_executable_file_in_the_way_of_a_directory_is_refused(
         self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         self.put(f"{directory}/x", b"#!")
@@ -189,13 +189,13 @@ else:
             stream.commit()
         assert self.files(directory) == {}
 
-    def test_the_root_directory_is_listed_with_normal_uris(
+    def test_root_directory_is_listed_with_normal_uris(
         self, file_system: ExclusiveFileSystem
     ) -> None:
         links = {entry.uri for entry in file_system.list("file:///")}
         assert links == {f"file:///{name}" for name in os.listdir("/")}
 
-    def test_a_long_name_is_refused(self, file_system: ExclusiveFileSystem, directory: str) -> None:
+    def test_long_name_is_refused(self, file_system: ExclusiveFileSystem, directory: str) -> None:
         with pytest.raises(InvalidRequestError):
             file_system.publish(f"{directory}/{'x' * 300}", b"1")
 
@@ -228,7 +228,7 @@ else:
         steps: list[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # Watched, because only a power cut would show it.
+        # The calls are recorded, because only a power failure would show it.
         names: list[str] = []
         fsync, link = os.fsync, os.link
 
@@ -247,14 +247,14 @@ else:
         assert names == steps
 
     @both_writes
-    def test_a_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
+    def test_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
         write: Write,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # Patched, because no unprivileged test can make a disk fail a sync.
+        # Patched, because an unprivileged test can't make a disk fail a sync.
         fsync = os.fsync
 
         def fails_for_directories(descriptor: int) -> None:
@@ -268,7 +268,7 @@ else:
         assert self.files(directory) == {"x": b"1"}
 
     @pytest.mark.parametrize("call", ["prepare_directory", "delete"])
-    def test_a_failed_directory_sync_is_our_error(
+    def test_failed_directory_sync_is_our_error(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
@@ -333,7 +333,7 @@ else:
             if status == 0:
                 break
             assert status == -signal.SIGKILL
-        # It died before the file had its name, and after, and at last came through.
+        # It died before the file had its name, then after that, and survived in the end.
         assert outcomes[0] is False
         assert outcomes == sorted(outcomes)
         assert outcomes.count(True) >= 3
@@ -367,7 +367,7 @@ os._exit(0)
 
 @contextmanager
 def _file_size_limit(limit: int) -> Iterator[None]:
-    """A disk that is full at that many bytes of a file: the kernel refuses the rest (EFBIG)."""
+    """Limit files to a number of bytes: the kernel refuses the rest (EFBIG)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -397,7 +397,7 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("call", ["initialize", "location", "state", "metadata", "nested"])
-def test_a_directory_without_write_permission_is_refused(open_directory: Path, call: str) -> None:
+def test_directory_without_write_permission_is_refused(open_directory: Path, call: str) -> None:
     job = open_directory / "job"
     for name in ("chk-2", "shared", "_epoch"):
         (job / name).mkdir(parents=True)

@@ -30,7 +30,7 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
         job = storage.create_checkpoint_storage("job").directory
         return files_below(uripath.parent(job.uri))
 
-    def test_a_copy_in_this_process_has_the_same_checkpoints(
+    def test_copy_in_this_process_has_the_same_checkpoints(
         self, storage: CheckpointStorage, location: CheckpointStorageLocation
     ) -> None:
         complete_checkpoint(location, metadata_of())
@@ -61,7 +61,7 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
         assert isinstance(handle, ByteStreamStateHandle)
         assert read(handle) == b"1" * 10
 
-    def test_the_limit_is_five_mebibytes_a_state(self) -> None:
+    def test_limit_is_five_mebibytes_a_state(self) -> None:
         storage = MemoryCheckpointStorage().create_checkpoint_storage("job")
         location = storage.initialize_location_for_checkpoint(1)
         for _ in range(2):
@@ -98,7 +98,7 @@ class TestPersistentMemoryCheckpointStorage(CheckpointStorageContract):
         assert {uri.rpartition("/")[2] for uri in self.files(storage)} == {"_metadata"}
         assert done.metadata_bytes > 100_000
 
-    def test_the_limit_holds_here_too(self, memory_directory: str) -> None:
+    def test_limit_applies_to_persistent_metadata(self, memory_directory: str) -> None:
         storage = MemoryCheckpointStorage(10, directory=memory_directory)
         location = storage.create_checkpoint_storage("job").initialize_location_for_savepoint(
             1, memory_directory

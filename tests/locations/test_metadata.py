@@ -23,7 +23,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StatePartitions,
 )
-from holdfast.locations.metadata import READERS, ClaimedCheckpoint, decode_metadata, encode_metadata
+from holdfast.locations.metadata import READERS, decode_metadata, encode_metadata
 from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"
@@ -33,175 +33,20 @@ GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
 GOLDEN_OF_SEGMENTS = GOLDEN.with_name("_metadata-of-segments")
 GOLDEN_OF_CLAIMS = GOLDEN.with_name("_metadata-of-claims")
 
-# Fixed forever: the golden files were written from them.
-GOLDEN_METADATA = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=7,
-    commit_token="0123456789abcdef",
-    created_ms=1_700_000_000_123,
-    duration_ms=12.5,
-    writer="holdfast 0.1.0",
-    operators={
-        "compact": StoredOperator(
-            parallelism=3,
-            max_parallelism=128,
-            subtasks={
-                0: StoredSubtask(
-                    (
-                        OperatorStateHandle(
-                            {
-                                "rows": StatePartitions(
-                                    OperatorStateMode.SPLIT_DISTRIBUTE, 0, 300, 0, 12
-                                ),
-                                "everywhere": StatePartitions(
-                                    OperatorStateMode.UNION, 300, 100, 2, 3
-                                ),
-                                "größe": StatePartitions(OperatorStateMode.BROADCAST, 400, 1, 0, 0),
-                            },
-                            FileStateHandle(
-                                f"{DIRECTORY}/0a1b-inside",
-                                401,
-                                Checksum("crc32c", 1 << 20, b"\x01\x02\x03\x04"),
-                            ),
-                        ),
-                        OperatorStateHandle({}, ByteStreamStateHandle(b"\x00\xffinline")),
-                    ),
-                    SubtaskStatistics(10, 9, 409, 1.5, 20.25, 0.125, 3.0),
-                ),
-                2: StoredSubtask(
-                    (
-                        OperatorStateHandle(
-                            {}, FileStateHandle("file:///data/job/shared/outside", 1 << 40)
-                        ),
-                    )
-                ),
-            },
-        ),
-        "": StoredOperator(1, 1, {}),
-    },
-    coordinator_states={"spark": b'{"batchId":6}', "empty": b""},
-)
-GOLDEN_METADATA_OF_ALL_KINDS = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=8,
-    commit_token="fedcba9876543210",
-    created_ms=1_700_000_000_456,
-    duration_ms=0.25,
-    writer="holdfast 0.1.0",
-    operators={
-        "join": StoredOperator(
-            parallelism=2,
-            max_parallelism=5,
-            subtasks={
-                0: StoredSubtask(
-                    (
-                        OperatorStateHandle(
-                            {"rows": StatePartitions(OperatorStateMode.UNION, 0, 6, 0, 2)},
-                            ByteStreamStateHandle(b"listed"),
-                        ),
-                    ),
-                    SubtaskStatistics(1, 2, 3, 4.5, 5.5, 6.5, 7.5),
-                    raw_operator=(
-                        RawOperatorStateHandle(
-                            ((0, 3), (3, 0), (1 << 33, 7)),
-                            FileStateHandle(
-                                f"{DIRECTORY}/1b2c-raw",
-                                (1 << 33) + 7,
-                                Checksum("crc32c", 1 << 20, b"\x05\x06\x07\x08"),
-                            ),
-                        ),
-                        RawOperatorStateHandle((), ByteStreamStateHandle(b"?")),
-                    ),
-                    managed_keyed=(
-                        KeyGroupsStateHandle(
-                            (0, 2),
-                            ((4, 5), None, (0, 4)),
-                            FileStateHandle("file:///data/job/shared/3d4e-keyed", 9),
-                        ),
-                    ),
-                    raw_keyed=(
-                        KeyGroupsStateHandle(
-                            (0, 2), (None, (0, 5), (5, 0)), ByteStreamStateHandle(b"group")
-                        ),
-                    ),
-                ),
-                1: StoredSubtask(
-                    raw_keyed=(
-                        KeyGroupsStateHandle(
-                            (3, 4), ((0, 1), None), FileStateHandle(f"{DIRECTORY}/5f6a-raw", 1)
-                        ),
-                    )
-                ),
-            },
-        )
-    },
-    epoch=3,
-)
 
-GOLDEN_METADATA_OF_SEGMENTS = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=9,
-    commit_token="00112233445566778899aabbccddeeff",
-    created_ms=1_700_000_000_789,
-    duration_ms=8.0,
-    writer="holdfast 0.1.0",
-    operators={
-        "totals": StoredOperator(
-            parallelism=2,
-            max_parallelism=128,
-            subtasks={
-                0: StoredSubtask(
-                    managed_keyed=(
-                        SegmentsStateHandle(
-                            (0, 63),
-                            {
-                                "00" * 16: FileStateHandle(
-                                    "file:///data/job/shared/01234567-7a8b",
-                                    1 << 20,
-                                    Checksum("crc32c", 1 << 20, b"\x09\x0a\x0b\x0c"),
-                                ),
-                                "0f" * 16: ByteStreamStateHandle(b"a small segment"),
-                            },
-                            FileStateHandle(f"{DIRECTORY}/9c0d-manifest", 300),
-                        ),
-                    )
-                ),
-                1: StoredSubtask(
-                    managed_keyed=(
-                        SegmentsStateHandle((64, 127), {}, ByteStreamStateHandle(b"manifest")),
-                    )
-                ),
-            },
-        )
-    },
-    epoch=1,
-)
-GOLDEN_METADATA_OF_CLAIMS = CheckpointMetadata(
-    job_id="golden",
-    checkpoint_id=10,
-    commit_token="ffeeddccbbaa99887766554433221100",
-    created_ms=1_700_000_001_012,
-    duration_ms=2.0,
-    writer="holdfast 0.1.0",
-    operators={},
-    epoch=2,
-    claimed=(
-        ClaimedCheckpoint(
-            "file:///data/savepoints/savepoint-0a1b",
-            "0123456789abcdef",
-            ("file:///data/savepoints/savepoint-0a1b/2c3d-größe",),
-        ),
-        ClaimedCheckpoint("s3://bucket/other/chk-3", "fedcba9876543210", ()),
-    ),
-)
+def golden_metadata(file: Path) -> CheckpointMetadata:
+    """Read the values of a golden file from the JSON next to it; both are fixed forever."""
+    values = file.with_name(f"{file.name}.json").read_bytes()
+    return msgspec.json.decode(values, type=CheckpointMetadata)
+
+
+GOLDEN_METADATA = golden_metadata(GOLDEN)
 
 GOLDEN_FILES = pytest.mark.parametrize(
     ("file", "metadata"),
     [
-        (GOLDEN, GOLDEN_METADATA),
-        (GOLDEN_OF_ALL_KINDS, GOLDEN_METADATA_OF_ALL_KINDS),
-        (GOLDEN_OF_SEGMENTS, GOLDEN_METADATA_OF_SEGMENTS),
-        (GOLDEN_OF_CLAIMS, GOLDEN_METADATA_OF_CLAIMS),
+        (file, golden_metadata(file))
+        for file in (GOLDEN, GOLDEN_OF_ALL_KINDS, GOLDEN_OF_SEGMENTS, GOLDEN_OF_CLAIMS)
     ],
     ids=["first", "of all kinds", "of segments", "of claims"],
 )
@@ -223,7 +68,7 @@ _streams = st.one_of(
 
 
 def _extents_in(stream: StreamStateHandle) -> st.SearchStrategy[tuple[int, int]]:
-    """Offset and length of some part of a stream."""
+    """Draw the offset and length of a part of a stream."""
     return st.lists(st.integers(0, stream.size), min_size=2, max_size=2).map(
         lambda ends: (min(ends), max(ends) - min(ends))
     )
@@ -310,20 +155,20 @@ def test_encoded_metadata_is_decoded(metadata: CheckpointMetadata) -> None:
 
 def test_state_bytes_are_those_of_all_handles() -> None:
     assert GOLDEN_METADATA.state_bytes == 401 + 8 + (1 << 40)
-    assert GOLDEN_METADATA_OF_ALL_KINDS.state_bytes == 6 + ((1 << 33) + 7 + 1) + 9 + (5 + 1)
+    assert golden_metadata(GOLDEN_OF_ALL_KINDS).state_bytes == 6 + ((1 << 33) + 7 + 1) + 9 + (5 + 1)
 
 
 class TestDamage:
     CONTENT = encode_metadata(GOLDEN_METADATA, DIRECTORY)
 
-    def test_a_file_cut_at_any_byte_is_corrupt(self) -> None:
+    def test_file_cut_at_any_byte_is_corrupt(self) -> None:
         for length in range(len(self.CONTENT)):
             with pytest.raises(CheckpointCorruptedError) as caught:
                 decode_metadata(self.CONTENT[:length], DIRECTORY, uri=URI)
             assert caught.value.location == URI
 
     @pytest.mark.parametrize("bit", range(8))
-    def test_a_bit_flipped_in_any_byte_is_corrupt(self, bit: int) -> None:
+    def test_bit_flipped_in_any_byte_is_corrupt(self, bit: int) -> None:
         for at in range(len(self.CONTENT)):
             damaged = bytearray(self.CONTENT)
             damaged[at] ^= 1 << bit
@@ -338,7 +183,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
     @pytest.mark.parametrize("body", [b"", b"\xff of another kind", CONTENT])
-    def test_a_whole_file_of_another_version_needs_an_upgrade(
+    def test_whole_file_of_another_version_needs_an_upgrade(
         self, version: int, body: bytes
     ) -> None:
         with pytest.raises(UnsupportedFormatError, match=str(version)):
@@ -388,12 +233,12 @@ class TestDamage:
             decode_metadata(seal(body), DIRECTORY, uri=URI)
 
     @pytest.mark.parametrize("off", [-1, 1, 4, 1 << 40])
-    def test_a_wrong_length_is_corrupt(self, off: int) -> None:
+    def test_wrong_length_is_corrupt(self, off: int) -> None:
         body = self.CONTENT[20:-4]
         with pytest.raises(CheckpointCorruptedError):
             decode_metadata(seal(body, length=len(body) + off), DIRECTORY, uri=URI)
 
-    def test_an_unknown_mode_is_corrupt(self) -> None:
+    def test_unknown_mode_is_corrupt(self) -> None:
         body = msgspec.msgpack.decode(self.CONTENT[20:-4])
         subtask = body["operators"]["compact"]["subtasks"][0]
         subtask["managed_operator"][0]["states"]["rows"]["mode"] = 3
@@ -402,7 +247,7 @@ class TestDamage:
 
 
 @GOLDEN_FILES
-def test_a_golden_file_stays_readable_and_is_written_the_same(
+def test_golden_file_stays_readable_and_is_written_the_same(
     file: Path, metadata: CheckpointMetadata
 ) -> None:
     content = file.read_bytes()
@@ -422,7 +267,7 @@ def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch)
 
 
 @GOLDEN_FILES
-def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
+def test_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
     content = file.read_bytes()
     assert content == seal(content[20:-4])
     body = msgspec.msgpack.decode(content[20:-4])

@@ -46,7 +46,7 @@ WRONG = (0, -1, 1, 2**31, 2**40, 2**63 - 1, 2**64 - 1)
 MAX_BYTES = 32 << 20
 
 USUAL_MEMORY = pa.default_memory_pool()
-ARROWS_MEMORY = pa.proxy_memory_pool(USUAL_MEMORY)  # outlives what is made in it
+ARROWS_MEMORY = pa.proxy_memory_pool(USUAL_MEMORY)  # outlives the files in it
 
 Path_ = tuple[object, ...]
 
@@ -113,7 +113,7 @@ def encode_body(body: Any) -> bytes:
 
 
 def numbers_in(value: Any, path: Path_ = ()) -> Iterator[Path_]:
-    """The way to each number, and to each key that is one."""
+    """Yield the path of each number, and of each key that is a number."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if isinstance(key, int):
@@ -127,7 +127,7 @@ def numbers_in(value: Any, path: Path_ = ()) -> Iterator[Path_]:
 
 
 def replace_number(value: Any, path: Path_, number: int) -> Any:
-    """A copy in which that number is another."""
+    """Return a copy with another number there."""
     if not path:
         return number
     first, *rest = path
@@ -164,7 +164,7 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "find": find_checkpoints,
     "histories": lambda pointer: job_histories(pointer.removesuffix("/job/chk-1")),
-    # Dry, because two subtasks may become one, and what the other had is of no use then.
+    # A dry run, because two subtasks may become one, and the other one's files are orphans then.
     "sweep": lambda pointer: sweep(
         pointer.removesuffix("/job/chk-1"), "job", grace_s=0, dry_run=True
     ),
@@ -186,7 +186,7 @@ def body(file: Path) -> Any:
 
 
 def read(file: Path, body: Any) -> list[CheckpointError]:
-    """Read a body in every way; the errors there are."""
+    """Read a body with every command; returns the errors."""
     file.write_bytes(encode_body(body))
     failures = []
     for reader in READERS.values():
@@ -199,7 +199,7 @@ def read(file: Path, body: Any) -> list[CheckpointError]:
 
 @contextlib.contextmanager
 def little_memory() -> Iterator[None]:
-    """Fail if the block asks for more than the test's own state could take."""
+    """Fail if the block allocates more than the test's own state could need."""
     pa.set_memory_pool(ARROWS_MEMORY)
     tracemalloc.start()
     try:
@@ -224,7 +224,7 @@ def test_impossible_number_is_an_error_of_holdfast(
     paths = list(numbers_in(body))
     for _ in range(data.draw(st.integers(1, 2))):
         path, number = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(WRONG))
-        with contextlib.suppress(KeyError):  # a key that was replace_number before
+        with contextlib.suppress(KeyError):  # a key that was replaced before
             body = replace_number(body, path, number)
     with little_memory():
         read(file, body)
@@ -268,7 +268,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("path", "number"), IMPOSSIBLE, ids=str)
-def test_the_file_is_named_as_soon_as_it_is_read(
+def test_file_is_named_as_soon_as_it_is_read(
     path: Path_, number: int, file: Path, body: Any
 ) -> None:
     file.write_bytes(encode_body(replace_number(body, path, number)))

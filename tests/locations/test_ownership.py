@@ -41,7 +41,7 @@ class TestClaims:
         assert [owner.epoch for owner in owners] == [1, 2, 3, 4]
         assert [owns(owner) for owner in owners] == [False, False, False, True]
 
-    def test_a_fenced_driver_learns_both_numbers(self, memory_directory: str) -> None:
+    def test_fenced_driver_learns_both_numbers(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         older = access.claim_job()
         access.claim_job()
@@ -49,7 +49,7 @@ class TestClaims:
         with pytest.raises(CheckpointConflictError, match="its epoch is 3, this driver's is 1"):
             older.check()
 
-    def test_claims_of_one_job_are_nothing_to_another(self, memory_directory: str) -> None:
+    def test_claims_of_one_job_do_not_affect_another(self, memory_directory: str) -> None:
         owner = job_in(memory_directory).claim_job()
         other = checkpoint_storage(memory_directory).create_checkpoint_storage("other")
         other.initialize_base_locations_for_checkpoint()
@@ -81,7 +81,7 @@ class TestClaims:
         assert access.claim_job().epoch == 2
         assert claims(memory_directory) == {"2", *foreign}
 
-    def test_a_claim_is_possible_when_older_ones_cannot_be_forgotten(self, faults: Faults) -> None:
+    def test_claim_succeeds_although_older_ones_can_not_be_deleted(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         access.claim_job()
         faults.before("delete", StorageUnavailableError("as planned"))
@@ -92,7 +92,7 @@ class TestClaims:
         assert claims(faults.inner_directory) == {"3"}
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"epoch": "x"}', b"\xff" * 100])
-    def test_a_damaged_claim_is_named_and_can_be_topped(
+    def test_damaged_claim_is_reported_and_can_be_superseded(
         self, memory_directory: str, damage: bytes
     ) -> None:
         access = job_in(memory_directory)
@@ -110,7 +110,9 @@ class TestClaims:
         old = job_in(local_directory).claim_job()
         shutil.rmtree(tmp_path / "job")
         new = job_in(local_directory).claim_job()
-        os.utime(tmp_path / "job" / "_epoch" / "1", (1, 1))  # files of one millisecond look alike
+        os.utime(
+            tmp_path / "job" / "_epoch" / "1", (1, 1)
+        )  # files of one millisecond have equal times
         assert new.epoch == old.epoch
         new.check()
         with pytest.raises(CheckpointConflictError, match="deleted"):
@@ -126,7 +128,7 @@ class TestClaims:
 
 
 class TestRacingClaims:
-    def test_of_eight_threads_one_owns_the_job_in_the_end(self, memory_directory: str) -> None:
+    def test_one_of_eight_threads_owns_the_job(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         start = threading.Barrier(RACERS)
 
@@ -141,7 +143,7 @@ class TestRacingClaims:
         assert [owner.epoch for owner in owners if owns(owner)] == epochs[-1:]
         assert str(epochs[-1]) in claims(memory_directory)
 
-    def test_of_eight_processes_one_owns_the_job_in_the_end(self, local_directory: str) -> None:
+    def test_one_of_eight_processes_owns_the_job(self, local_directory: str) -> None:
         job_in(local_directory)
         source = """
 import sys
@@ -179,9 +181,7 @@ else:
         assert results.index("owns") == epochs.index(max(epochs))
         assert job_in(local_directory).claim_job().epoch == max(epochs) + 1
 
-    def test_a_claim_is_never_lost_while_another_one_forgets_older_ones(
-        self, faults: Faults
-    ) -> None:
+    def test_claim_is_never_lost_while_older_ones_are_deleted(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         access.claim_job()
         younger: list[JobOwnership] = []
@@ -210,7 +210,7 @@ else:
 
         def be_topped() -> None:
             other.claim_job()
-            faults.before("open", other.claim_job)  # forgets the one that was in the way
+            faults.before("open", other.claim_job)  # deletes the conflicting one
 
         faults.before("publish", be_topped, nth=1)
         owner = access.claim_job()
@@ -218,7 +218,7 @@ else:
         assert owner.epoch == 3
 
     def test_deleted_number_makes_no_driver_an_owner(self, faults: Faults) -> None:
-        """Another driver took the number that this one is about to, and a third forgot it."""
+        """Another driver has taken the number that this one is about to take, and a third one deleted it."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         others: list[JobOwnership] = []
 
@@ -292,7 +292,9 @@ class TestSuperseded:
     def access(self, memory_directory: str) -> CheckpointStorageAccess:
         return job_in(memory_directory)
 
-    def test_a_job_without_checkpoints_is_past_none(self, access: CheckpointStorageAccess) -> None:
+    def test_job_without_checkpoints_supersedes_no_id(
+        self, access: CheckpointStorageAccess
+    ) -> None:
         owner = access.claim_job()
         assert not any(owner.is_superseded(number, "token") for number in range(4))
 
@@ -326,7 +328,7 @@ class TestSuperseded:
             False,
         ]
 
-    def test_an_id_above_the_newest_is_not_past(self, access: CheckpointStorageAccess) -> None:
+    def test_id_above_the_newest_is_not_superseded(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2)
         assert not access.claim_job().is_superseded(3, "token")
 

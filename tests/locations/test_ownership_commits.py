@@ -33,7 +33,7 @@ from holdfast.testing import Faults, metadata_of
 
 
 class TestCommits:
-    def test_the_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
+    def test_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         run(access, access.claim_job(), 1)
         latest = load_latest_checkpoint(access)
@@ -69,9 +69,7 @@ class TestCommits:
             owner = other.claim_job()
             run(other, owner, 1, 2, 3)
             discard(other, 1)
-            begin_checkpoint(
-                other, 1
-            )  # as on a store without directories, where nothing is in the way
+            begin_checkpoint(other, 1)  # as on a store without directories
 
         faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -149,7 +147,7 @@ class TestCommits:
     def test_fenced_driver_never_reports_a_clean_failure(
         self, faults: Faults, call: str, *, lands: bool
     ) -> None:
-        """Unavailable would mean that it never was there."""
+        """StorageUnavailableError would mean that it never existed."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         zombie = access.claim_job()
         location = begin_checkpoint(access, 1)
@@ -158,7 +156,7 @@ class TestCommits:
             run(other, other.claim_job(), 1, 2)
             discard(other, 1)
             begin_checkpoint(other, 1)
-            faults.calls.clear()  # the first of these looks who owns the job, then it looks on
+            faults.calls.clear()  # the first one checks the owner, the others list checkpoints
             plan = faults.after if lands else faults.before
             plan(call, StorageUnavailableError("as planned"), nth=2 if call == "list" else 1)
 
@@ -174,7 +172,7 @@ class TestCommits:
 
         def take_over() -> None:
             other.claim_job()
-            faults.before("open", other.claim_job)  # the claim that is about to be read goes
+            faults.before("open", other.claim_job)  # the claim is deleted just before it is read
 
         faults.before("publish", take_over)
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -194,7 +192,7 @@ class TestCommits:
         assert isinstance(
             caught.value, CheckpointConflictError | CheckpointCorruptedError | OutcomeUnknownError
         )
-        assert sorted(other.completed_checkpoints()) == [1]  # not known to be past: left
+        assert sorted(other.completed_checkpoints()) == [1]  # not known to be superseded: it stays
 
     def test_failing_driver_leaves_the_directory_of_another_one(self, local_directory: str) -> None:
         """Tasks make no directories: without this one all their writes fail."""
@@ -207,7 +205,7 @@ class TestCommits:
         commit(pending, owner, 1)
 
     def test_latest_is_found_while_the_job_runs(self, faults: Faults) -> None:
-        """It was listed, then a newer one was completed, and the one that was listed deleted."""
+        """A newer one was completed after the listing, and the listed one deleted."""
         access, other = job_in(faults.directory), job_in(faults.inner_directory)
         owner = other.claim_job()
         run(other, owner, 1)
@@ -226,7 +224,7 @@ class TestCommits:
 
 
 class _Overwriting(LocalFileSystem):
-    """A store that can't tell whether a name is taken."""
+    """A store without exclusive creation."""
 
     def publish(self, uri: str, data: bytes, /) -> None:
         path = "/" + uri.partition("://")[2].lstrip("/")

@@ -1,4 +1,4 @@
-"""Things that are done several at a time."""
+"""Actions that run several at a time."""
 
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Values that a process makes once and keeps, and locks of a process."""
+"""Values and locks of a process."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from contracts.processes import of_many_threads, run_in_fork
 from holdfast.common import ProcessCache, ProcessLock, json_decoder
 
 
-def test_a_value_is_made_once_for_each_key_until_it_is_dropped() -> None:
+def test_value_is_made_once_for_each_key_until_it_is_dropped() -> None:
     cache: ProcessCache[str, object] = ProcessCache()
     first = cache.get("a", object)
     assert cache.get("a", object) is first
@@ -66,7 +66,7 @@ def test_fork_makes_its_own_values_and_knows_of_lost_ones() -> None:
     assert cache.get("a", lambda: 0) == os.getpid()
 
 
-def test_a_fork_of_a_process_without_values_has_lost_none() -> None:
+def test_fork_without_values_has_lost_no_value() -> None:
     cache: ProcessCache[str, int] = ProcessCache()
 
     def in_fork() -> None:
@@ -89,7 +89,7 @@ def test_fork_frees_no_value_of_its_parent() -> None:
 
 
 @of_many_threads
-def test_a_fork_while_a_value_is_made_does_not_hang() -> None:
+def test_fork_while_a_value_is_made_does_not_hang() -> None:
     cache: ProcessCache[str, int] = ProcessCache()
     making, may_go = threading.Event(), threading.Event()
 

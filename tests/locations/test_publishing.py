@@ -1,4 +1,4 @@
-"""Stores that can't tell two writers apart are found out, and refused unless there is one writer."""
+"""Stores without exclusive creation: they are detected, and refused unless there is a single writer."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -31,18 +31,18 @@ from holdfast.testing import Faults, faulty_file_system, metadata_of
 
 
 class Overwriting(MemoryFileSystem):
-    """A store that ignores the condition, and replaces what is there without a word."""
+    """A store that ignores the condition and silently replaces the file."""
 
     def publish(self, uri: str, data: bytes, /) -> None:
         self.delete([uri])
         try:
             super().publish(uri, data)
-        except CheckpointConflictError:  # of two that race the other one was just there
+        except CheckpointConflictError:  # the other one of two racing writers was first
             self.publish(uri, data)
 
 
 class OverwritingAtFirst(MemoryFileSystem):
-    """Refuses only once it has noticed; what was there is replaced while writers race."""
+    """A store that refuses with a delay: files are replaced while writers race."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class OneWriter:
 
 @pytest.fixture
 def register(memory_directory: str) -> Iterator[Callable[[Callable[[], FileSystem]], str]]:
-    """Registers a store; gives the URI of an empty directory on it."""
+    """A function that registers a store and returns the URI of an empty directory on it."""
     registered: list[str] = []
 
     def register_store(factory: Callable[[], FileSystem]) -> str:
@@ -152,7 +152,7 @@ def test_declared_single_writer_publishes_and_sees_its_files(
     commit(access, 1, "first")
     with pytest.raises(CheckpointConflictError, check=of_kind("exists")):
         commit(access, 1, "second")
-    commit(access, 1, "first")  # its own bytes: an answer that was lost, and asked for again
+    commit(access, 1, "first")  # its own bytes, as after a lost answer
     commit(access, 2, "third")
     latest = load_latest_checkpoint(access)
     assert latest is not None
@@ -173,7 +173,7 @@ def test_exclusive_store_is_probed_once_per_directory(faults: Faults) -> None:
     assert faults.calls.count("publish") > 1
 
 
-def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
+def test_declared_single_writer_is_not_tried(faults: Faults) -> None:
     job_in(faults.directory, single_writer=True).initialize_base_locations_for_checkpoint()
     assert "publish" not in faults.calls
 
@@ -222,7 +222,7 @@ class TestSingleWriters:
         finally:
             unregister_file_system("plain")
 
-    def test_a_lost_answer_is_a_success_or_unknown(self, faults: Faults) -> None:
+    def test_lost_answer_is_a_success_or_unknown(self, faults: Faults) -> None:
         register_file_system("plain", lambda: _PlainFileSystem(faults))
         try:
             directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")

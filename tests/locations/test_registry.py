@@ -112,7 +112,7 @@ def test_invalid_bucket_name_is_refused(name: str) -> None:
         use_s3(S3Settings(), name)
 
 
-def test_an_adapter_of_ones_own_for_s3_has_all_of_its_buckets() -> None:
+def test_custom_adapter_of_s3_has_all_buckets() -> None:
     use_s3(S3Settings(region="eu"), "before")
     register_file_system("S3", MemoryFileSystem)
     use_s3(S3Settings(region="eu"), "after")
@@ -169,12 +169,12 @@ def test_settings_given_while_a_file_system_is_made_are_kept() -> None:
     assert isinstance(file_system_for("odd:///x").inner, LocalFileSystem)
 
 
-def test_other_schemes_have_one_file_system_whatever_their_host() -> None:
+def test_other_schemes_have_one_file_system_for_all_hosts() -> None:
     register_file_system("odd", MemoryFileSystem)
     assert file_system_for("odd://one/x") is file_system_for("odd://two/x")
 
 
-def test_an_unknown_scheme_is_refused_without_naming_anybodys_buckets() -> None:
+def test_unknown_scheme_is_refused_without_names_of_buckets() -> None:
     use_s3(S3Settings(), "my-bucket")
     with pytest.raises(InvalidRequestError, match="no file system for gopher://") as caught:
         file_system_for("gopher://data/x")
@@ -191,7 +191,7 @@ def test_printed_file_system_has_no_secret() -> None:
 
 @of_many_threads
 @pytest.mark.parametrize("module", [registry, memory])
-def test_a_fork_while_another_thread_looks_something_up_does_not_hang(
+def test_fork_while_another_thread_looks_something_up_does_not_hang(
     memory_directory: str, module: ModuleType
 ) -> None:
     with module.LOCK.current:

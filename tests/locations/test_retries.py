@@ -50,7 +50,7 @@ def over(
 
 
 class Failing:
-    """Fails a number of times, then succeeds; each call takes some seconds."""
+    """A call that fails a number of times, then succeeds; each attempt takes some seconds."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TestPolicy:
         with pytest.raises(InvalidRequestError, match="deadline_s must be"):
             RetryPolicy(**values)
 
-    def test_a_deadline_of_zero_repeats_nothing(self, passing: ManualClock) -> None:
+    def test_deadline_of_zero_repeats_nothing(self, passing: ManualClock) -> None:
         failing = Failing(passing, 1)
         retrying = over(MemoryFileSystem(), passing, RetryPolicy(deadline_s=0))
         with pytest.raises(StorageUnavailableError):
@@ -144,7 +144,7 @@ class TestRepeating:
         if takes_s >= deadline_s:
             assert len(began) == 1
 
-    def test_the_last_error_comes_out_as_it_is(
+    def test_last_error_is_raised_unchanged(
         self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         raised: list[Exception] = []
@@ -205,7 +205,7 @@ class TestRepeating:
 
 
 class Flaky(MemoryFileSystem):
-    """Fails some calls, and hands out streams and listings that fail half way."""
+    """A store that fails some calls, and returns streams and listings that fail half way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -357,7 +357,7 @@ class TestReading:
             assert stream.seek(-9, io.SEEK_CUR) == 500
 
     @pytest.mark.parametrize("call", ["read", "end"])
-    def test_an_interrupt_moves_nothing(
+    def test_interrupt_keeps_the_position(
         self, flaky: Flaky, uri: str, passing: ManualClock, call: str
     ) -> None:
         """The bytes were read, or the position was found, and the answer was lost."""
@@ -369,7 +369,7 @@ class TestReading:
             assert stream.tell() == 7
             assert stream.read(7) == CONTENT[7:14]
 
-    def test_a_seek_before_the_beginning_moves_nothing(
+    def test_seek_before_the_beginning_keeps_the_position(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         with over(flaky, passing).open(uri) as stream:
@@ -388,7 +388,7 @@ class TestReading:
                 stream.read()
         assert sum(passing.sleeps) < POLICY.deadline_s
 
-    def test_a_missing_file_is_noticed_at_once(
+    def test_missing_file_is_reported_at_once(
         self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         with pytest.raises(CheckpointNotFoundError):
@@ -409,7 +409,7 @@ class TestReading:
         assert len(passing.sleeps) == 2
 
 
-def test_an_unknown_outcome_is_not_its_own_cause() -> None:
+def test_unknown_outcome_is_not_its_own_cause() -> None:
     def attempt() -> None:
         raise OutcomeUnknownError("as planned")
 

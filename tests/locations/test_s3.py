@@ -104,7 +104,7 @@ class TestS3Storage(BucketHooks, CheckpointStorageContract):
 
 
 @on_each_server
-def test_a_checkpoint_on_s3_is_found_loaded_and_discarded_whole(s3: S3Bucket) -> None:
+def test_checkpoint_on_s3_is_found_loaded_and_discarded_whole(s3: S3Bucket) -> None:
     storage = checkpoint_storage(f"s3://{s3.name}/data")
     access = storage.create_checkpoint_storage("job")
     location = access.initialize_location_for_checkpoint(1)
@@ -158,7 +158,7 @@ def test_exclusive_store_passes_the_check(s3: S3Bucket) -> None:
 
 
 @on_moto
-def test_a_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_is_assumed(watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", watched.bucket.server.endpoint)
     file_system = watched.file_system(assumed_role="arn:aws:iam::123456789012:role/holdfast")
     with suppress(CheckpointError):  # the role's account may have another view of the buckets

@@ -61,7 +61,7 @@ def test_failed_attempt_leaves_no_file(
     assert [key for key, _ in s3_bucket.uploads()] == [f"data/job/chk-1/{names[1][:9]}{RANDOM}"]
 
 
-def test_a_discarded_checkpoint_leaves_nothing_below_it(
+def test_discarded_checkpoint_leaves_nothing_below_it(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
 ) -> None:
@@ -110,7 +110,7 @@ def test_sweep_aborts_abandoned_uploads(
     assert {key for key, _ in s3_bucket.uploads()} == theirs
 
 
-def test_the_age_of_an_upload_is_by_the_stores_clock(
+def test_age_of_an_upload_uses_the_clock_of_the_store(
     s3_bucket: S3Bucket,
     directory: str,
 ) -> None:

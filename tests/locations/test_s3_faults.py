@@ -1,4 +1,4 @@
-"""Every operation on S3, and everything that can happen to it on the way."""
+"""Every operation on S3 with every fault of its requests."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ REQUESTS = [(name, asked) for name, done in OPERATIONS.items() for asked in done
 """Each operation with each of the requests that it needs."""
 
 ON_MOTO = ("reset", "answer lost", "500 after", "409", "403")
-"""Faults after which the server's own answers to what is repeated count."""
+"""Faults after which the server's own answers to repeated requests count."""
 
 
 def by(store: str, name: str, asked: str, fault: str, *, is_exhaustive: bool = False) -> Any:
-    # Over HTTP it costs ten times as much, and asks for nothing else.
+    # Over HTTP it takes ten times as long, with the same requests.
     marks = [pytest.mark.exhaustive] if is_exhaustive else []
     return pytest.param(
         store, name, asked, fault, id=f"{store}-{name}-{asked}-{fault}", marks=marks
@@ -114,7 +114,7 @@ def test_permanent_failure_ends_in_a_clean_error(
     wrong.plan(store.faults, s3_operation(asked), "every")
     error = outcome(done, store)
     if asked == "AbortMultipartUpload":
-        assert error is None  # it never raises; what it can't remove is for a sweep
+        assert error is None  # it never raises; a sweep deletes the rest
         assert store.contents() == {}
         return
     if error is None:

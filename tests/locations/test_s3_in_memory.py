@@ -30,7 +30,7 @@ def error_of(call: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_the_same_to_botocore_as_over_http(
+def test_fault_is_the_same_to_botocore_as_over_http(
     memory_s3: MemoryS3Server, memory_bucket: S3Bucket, fault: str
 ) -> None:
     bucket = memory_bucket.name
@@ -62,7 +62,7 @@ def test_a_fault_is_the_same_to_botocore_as_over_http(
 
 
 @of_many_threads
-def test_a_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None:
+def test_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None:
     file_system = S3FileSystem(settings_of(memory_bucket.server, state_files="boto3"))
     uri = f"s3://{memory_bucket.name}/x"
     assert run_in_fork(lambda: file_system.publish(uri, b"by %d" % os.getpid())) == 0

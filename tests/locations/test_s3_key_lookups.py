@@ -1,4 +1,4 @@
-"""Requests that S3 is sent for a single key of a keyed state: they follow the segments, and not how large the state is."""
+"""Requests that S3 is sent for a single key of a keyed state: their number follows the segments, and not the size of the state."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ USER = pa.schema([("user", pa.int64())])
 VISIT = pa.struct([("page", pa.string()), ("at", pa.int64())])
 
 OF_A_SEGMENT = 12
-"""Most requests for a segment, of values with two fields: its end, and some of each column."""
+"""Maximum number of requests for a segment of values with two fields: its end, and parts of each column."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def store_users(directory: str, *batches: range) -> tuple[str, int]:
     """Complete a checkpoint of two subtasks after each batch of users.
 
     Returns:
-        The last one's pointer, and how many files of segments the subtask has that has user 0.
+        The pointer of the last one, and the number of files of segments of the subtask of user 0.
     """
     access = FileSystemCheckpointStorage(directory).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
@@ -82,7 +82,7 @@ def store_users(directory: str, *batches: range) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("users", [20_000, 400_000])
-def test_a_look_up_asks_for_a_few_blocks_of_each_segment(
+def test_lookup_reads_a_few_blocks_of_each_segment(
     watched: WatchedBucket, users: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = [range(0, users, 20 + number) for number in range(3)]

@@ -32,7 +32,7 @@ __all__ = ["directory", "s3", "small_parts"]
 
 @on_each_server
 @pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
-def test_a_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
+def test_large_stream_goes_in_parts(watched: WatchedBucket, checksum: str) -> None:
     file_system = watched.file_system(part_size=5 * MIB, checksum=checksum)
     data = os.urandom(12 * MIB + 1)
     stream = file_system.create(f"{watched.directory}/x")
@@ -86,7 +86,7 @@ def test_parts_grow_with_the_stream(watched: WatchedBucket) -> None:
 
 
 @only_on_ministack  # moto would hold the parts in this process
-def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Bucket) -> None:
+def test_large_stream_buffers_only_parts_in_progress(bucket: S3Bucket) -> None:
     settings = settings_of(bucket.server, part_size=5 * MIB, concurrency=2)
     stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
     chunk = bytes(MIB)
@@ -100,7 +100,7 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
 
 
 def start_upload(settings: S3Settings, uri: str) -> MultipartUpload:
-    """An upload without the stream around it."""
+    """Start an upload without a stream."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     client = connection_for(settings).client
     target = S3Object(client, settings, Retrier(SOON), uri, bucket, key)
@@ -133,8 +133,8 @@ def test_committed_upload_is_freed_without_a_collection(bucket: S3Bucket) -> Non
 def test_upload_with_refused_parts_is_freed(
     watched: WatchedBucket, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
-    # botocore and tenacity make circles of other errors, which are left for a collection.
+    caplog.set_level(logging.CRITICAL)  # log records keep their exceptions
+    # botocore and tenacity make reference cycles of other errors, which stay until a collection.
     may_answer = threading.Event()
     watched.faults.delay(may_answer, s3_operation("UploadPart"), "every")
     watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
@@ -183,12 +183,12 @@ def test_commit_ends_when_another_thread_aborts_waiting_parts(
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
-        if not part.cancelled():  # the only worker comes no further after it gave its room back
+        if not part.cancelled():  # the only worker stops after it released its slot
             waits.set()
             may_continue.wait(HANGS_S)
 
     monkeypatch.setattr(s3_streams, "recycle_part", slowly)
-    # Not before the writer has noted it, who would wait otherwise.
+    # Not before the writer has noticed it, because it would wait otherwise.
     noted = threading.Event()
     watched.faults.delay(noted, s3_operation("UploadPart"))
     stream = watched.file_system(part_size=4, concurrency=1).create(f"{watched.directory}/x")

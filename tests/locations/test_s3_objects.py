@@ -1,4 +1,4 @@
-"""Objects in S3: how they are written, read, listed and deleted."""
+"""Objects in S3: written, read, listed and deleted."""
 
 import io
 import os
@@ -115,7 +115,7 @@ def test_request_payer_is_sent_when_a_late_abort_deletes_the_file(
 
 
 @on_each_server
-def test_an_empty_object_is_read_by_one_request(watched: WatchedBucket) -> None:
+def test_empty_object_is_read_by_one_request(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     for name in ("published", "written"):
         uri = f"{watched.directory}/{name}"
@@ -275,7 +275,7 @@ def test_doubled_slashes_make_no_circle(
 
 
 @on_each_server
-def test_a_listing_has_all_of_its_pages(watched: WatchedBucket) -> None:
+def test_listing_has_all_pages(watched: WatchedBucket) -> None:
     names = [f"{number:05}" for number in range(2_100)]
     put_many(watched.bucket, [f"dir/{name}" for name in names] + ["dir/sub/1", "dir2/x"])
     entries = list(watched.file_system().list(watched.directory))

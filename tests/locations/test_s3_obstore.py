@@ -38,7 +38,7 @@ TOKEN = "the-token-of-a-test"
 
 @pytest.fixture(name="watched")
 def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
-    """Since nothing can get between obstore and a network."""
+    """A server, because faults can't be injected into obstore itself."""
     return watched_over_http
 
 
@@ -58,7 +58,7 @@ def agents(watched: WatchedBucket, name: str) -> list[str]:
 
 
 @on_each_server
-def test_a_file_is_written_and_read_by_one_request_each(watched: WatchedBucket) -> None:
+def test_file_is_written_and_read_by_one_request_each(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"content")
     with file_system.open(f"{watched.directory}/x") as stream:
@@ -70,7 +70,7 @@ def test_a_file_is_written_and_read_by_one_request_each(watched: WatchedBucket) 
     ]
 
 
-def test_the_store_checks_the_body_by_its_sha256(watched: WatchedBucket) -> None:
+def test_store_checks_the_body_by_its_sha256(watched: WatchedBucket) -> None:
     write(by_obstore(watched), f"{watched.directory}/x", b"content")
     [sent] = watched.request_headers("PutObject")
     assert sent["x-amz-content-sha256"] == hashlib.sha256(b"content").hexdigest()
@@ -102,7 +102,7 @@ def test_settings_reach_its_requests(watched: WatchedBucket) -> None:
 
 
 @on_each_server
-def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(
+def test_obstore_reads_the_head_and_boto3_the_rest_of_a_large_file(
     watched: WatchedBucket,
 ) -> None:
     file_system = by_obstore(watched, part_size=5 * MIB)
@@ -162,7 +162,7 @@ def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: WatchedBucket, na
                 assert stream.read() == b"%d" % number
 
 
-def test_sixteen_threads_share_it(watched: WatchedBucket) -> None:
+def test_sixteen_threads_share_one_bucket(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
 
     def work(number: int) -> bytes:
@@ -178,7 +178,7 @@ def test_sixteen_threads_share_it(watched: WatchedBucket) -> None:
     assert set(agents(watched, "PutObject") + agents(watched, "GetObject")) == {"obstore"}
 
 
-# Where requests go
+# Endpoints
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_no_environment_takes_its_signature_away(
 
 
 class Renewing:
-    """Credentials that are others each time they are asked for."""
+    """Credentials that change with each request for them."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -274,7 +274,7 @@ def test_credentials_are_asked_for_again_before_they_end() -> None:
     first, second = provider(), provider()
     assert (first["access_key_id"], second["access_key_id"]) == ("key-1", "key-2")
     assert first["token"] == TOKEN
-    # botocore's own last ten minutes at least, and obstore renews what ends in five.
+    # botocore's own are valid for at least ten minutes, and obstore renews them five before the end.
     assert timedelta(minutes=6) < first["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)
 
 
@@ -301,7 +301,7 @@ def test_boto3_repeats_failed_writes(watched: WatchedBucket) -> None:
 
 
 @on_each_server
-def test_its_lost_answer_is_found_out_by_boto3(watched: WatchedBucket) -> None:
+def test_boto3_finds_a_file_after_a_lost_answer_of_obstore(watched: WatchedBucket) -> None:
     watched.faults.lose_answer(s3_operation("PutObject"), 1)
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert watched.bucket.read("dir/x") == b"1"
@@ -384,7 +384,7 @@ def test_answers_of_the_store_are_not_passed_on(
 
 
 @of_many_threads
-def test_a_forked_process_uses_boto3_and_does_not_hang(watched: WatchedBucket) -> None:
+def test_forked_process_uses_boto3_and_does_not_hang(watched: WatchedBucket) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/parent", b"1")
     child = os.fork()
@@ -443,6 +443,6 @@ def test_settings_refused_by_obstore_are_left_to_boto3(
     assert "obstore can't be used for bucket other-bucket" in caplog.text
 
 
-def test_an_unknown_way_is_refused() -> None:
+def test_unknown_library_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="must be one of auto, boto3, obstore"):
         S3Settings(state_files="curl")

@@ -32,7 +32,7 @@ def watched_bucket(watched_over_http: WatchedBucket) -> WatchedBucket:
 
 
 @of_many_threads
-def test_a_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucket) -> None:
+def test_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucket) -> None:
     file_system = watched.file_system()
     file_system.publish(f"{watched.directory}/parent", b"1")
     ours = s3_client.connection_for(file_system.settings).client
@@ -51,7 +51,7 @@ def test_a_process_has_one_client_and_a_forked_one_its_own(watched: WatchedBucke
 
 
 @of_many_threads
-def test_a_fork_does_not_give_up_its_parents_upload(watched: WatchedBucket) -> None:
+def test_fork_keeps_its_parents_upload(watched: WatchedBucket) -> None:
     uri = f"{watched.directory}/x"
     stream = watched.file_system(part_size=5 * MIB).create(uri)
     stream.write(bytes(6 * MIB))
@@ -74,10 +74,10 @@ def test_upload_is_aborted_once(watched: WatchedBucket) -> None:
     assert watched.bucket.uploads() == []
 
 
-def test_an_interrupt_while_it_is_read_moves_nothing(
+def test_interrupted_read_keeps_the_position(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes have arrived, and the reader does not know."""
+    """Interrupt the reader after the bytes have arrived."""
     data = bytes(range(256)) * 64
     uri = f"{watched.directory}/x"
     file_system = watched.file_system()
@@ -100,7 +100,7 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
 
 
 @of_many_threads
-def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
+def test_fork_while_another_thread_makes_a_client_does_not_hang(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making, may_make = threading.Event(), threading.Event()
@@ -138,7 +138,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_a_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str) -> None:
+def test_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str) -> None:
     settings = settings_of(bucket.server)
     source = (
         "import sys, pickle; from holdfast.locations.file_systems import S3FileSystem;"

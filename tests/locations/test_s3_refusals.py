@@ -186,7 +186,7 @@ def test_printed_and_pickled_settings_have_no_secret(s3: S3Bucket) -> None:
         assert TOKEN not in text
 
 
-def test_a_password_in_the_endpoint_is_not_shown() -> None:
+def test_password_in_the_endpoint_is_not_shown() -> None:
     try:
         shown = repr(S3Settings(endpoint=f"http://user:{SECRET}@127.0.0.1:1"))
     except InvalidRequestError as error:

@@ -45,9 +45,7 @@ def test_read_resumes_after_the_last_byte_received(store: Store) -> None:
 
 
 @pytest.mark.parametrize("position", [0, HEAD_BYTES + 3000])
-def test_an_error_in_the_place_of_the_content_is_not_taken_for_it(
-    store: Store, position: int
-) -> None:
+def test_error_instead_of_the_content_is_an_error(store: Store, position: int) -> None:
     file_system = S3FileSystem(store.settings)
     store.put("x", bytes(HEAD_BYTES + 5000))
     by_both = store.is_by_obstore and position == 0
@@ -65,7 +63,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
     """Let the first bulk deletion report these keys as failed, later ones only the permanent failures.
 
     Returns:
-        Which keys were asked for, each time.
+        The keys of each request.
     """
     asked: list[list[str]] = []
     events = s3_client.connection_for(store.settings).client.meta.events
@@ -204,13 +202,13 @@ def test_only_needed_requests_are_sent(store: Store, name: str, requests: dict[s
     assert Counter(store.requested_operations()) == requests
 
 
-def test_a_file_of_one_part_exactly_is_whole(store: Store) -> None:
+def test_file_of_one_part_exactly_is_whole(store: Store) -> None:
     store.use(PATIENT)
     write(bytes(PART))(store)
     assert store.contents() == {"x": bytes(PART)}
 
 
-def test_a_missing_file_costs_one_request(store: Store) -> None:
+def test_missing_file_costs_one_request(store: Store) -> None:
     with pytest.raises(CheckpointNotFoundError):
         S3FileSystem(store.settings).open(store.uri)
     assert store.requested_operations() == ["GetObject"]

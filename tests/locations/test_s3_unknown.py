@@ -32,7 +32,7 @@ def test_publishing_without_an_answer_is_unknown_and_never_unavailable(
     assert store.requested_operations() == ["PutObject"]
     store.use(SOON)
     with pytest.raises(OutcomeUnknownError):
-        file_system_for(store.uri).publish(store.uri, SMALL)  # type: ignore[attr-defined]  # S3 has it
+        file_system_for(store.uri).publish(store.uri, SMALL)  # type: ignore[attr-defined]  # S3 has the object
 
 
 def test_publishing_stays_unknown_when_a_later_attempt_is_turned_away(store: Store) -> None:

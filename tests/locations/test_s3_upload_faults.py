@@ -1,4 +1,4 @@
-"""Uploads to S3 in parts that are cut off, aborted or completed twice."""
+"""Uploads to S3 in parts that are interrupted, aborted or completed twice."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -125,7 +125,7 @@ def test_failed_abort_is_logged(store: Store, caplog: pytest.LogCaptureFixture) 
     assert store.uri in caplog.text
 
 
-def test_a_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
+def test_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
     store.use(SOON)
     store.faults.answer(403, s3_operation("UploadPart"), 2)
     stream = file_system_for(store.uri).create(store.uri)
@@ -141,7 +141,7 @@ def test_a_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> Non
 
 @pytest.mark.parametrize(
     "store",
-    # To moto, 500 is a lost upload.
+    # For moto, 500 is a lost upload.
     ["memory boto3", pytest.param("ministack boto3", marks=OF_OTHERS)],
     indirect=True,
 )

@@ -1,4 +1,4 @@
-"""S3 through s3fs: what is the same as through boto3, and what it can't do."""
+"""S3 through s3fs: the same as through boto3, except for exclusive creation."""
 
 import os
 import pickle
@@ -115,7 +115,7 @@ def test_large_state_comes_back_as_it_was_stored(s3fs_bucket: S3Bucket) -> None:
 # Requests
 
 
-def test_a_small_file_is_looked_for_and_put_without_a_condition(
+def test_small_file_is_checked_and_put_without_a_condition(
     watched_bucket: WatchedBucket,
 ) -> None:
     write(watched_bucket.use(), watched_bucket.uri, b"1")
@@ -127,7 +127,7 @@ def test_a_small_file_is_looked_for_and_put_without_a_condition(
     assert "x-amz-checksum-crc32c" in put.headers
 
 
-def test_a_large_file_goes_in_parts(watched_bucket: WatchedBucket) -> None:
+def test_large_file_goes_in_parts(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(12 * MIB + 1)
     write(watched_bucket.use(part_size=5 * MIB), watched_bucket.uri, data)
     assert watched_bucket.bucket.read("dir/x") == data
@@ -140,7 +140,7 @@ def test_a_large_file_goes_in_parts(watched_bucket: WatchedBucket) -> None:
     assert not any("if-none-match" in request.headers for request in watched_bucket.faults.requests)
 
 
-def test_a_file_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
+def test_file_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
     data = os.urandom(3 * MIB)
     watched_bucket.bucket.client.put_object(
         Bucket=watched_bucket.bucket.name, Key="dir/x", Body=data
@@ -150,7 +150,7 @@ def test_a_file_is_read_by_one_request(watched_bucket: WatchedBucket) -> None:
     assert watched_bucket.counts() == {"GetObject": 1}
 
 
-def test_a_thousand_files_are_deleted_by_one_request(watched_bucket: WatchedBucket) -> None:
+def test_thousand_files_are_deleted_by_one_request(watched_bucket: WatchedBucket) -> None:
     watched_bucket.use().delete([f"{watched_bucket.directory}/{number}" for number in range(1000)])
     assert watched_bucket.counts() == {"DeleteObjects": 1}
 
@@ -174,7 +174,7 @@ def test_upload_of_a_dead_writer_is_found_and_aborted(
     assert watched_bucket.bucket.uploads() == []
 
 
-def test_a_tree_is_deleted_with_the_uploads_in_it(watched_bucket: WatchedBucket) -> None:
+def test_tree_is_deleted_with_the_uploads_in_it(watched_bucket: WatchedBucket) -> None:
     client, name = watched_bucket.bucket.client, watched_bucket.bucket.name
     client.create_multipart_upload(Bucket=name, Key="dir/a/x")
     client.create_multipart_upload(Bucket=name, Key="dir/ab/x")
@@ -221,7 +221,7 @@ def test_sixteen_threads_share_a_file_system(watched_bucket: WatchedBucket) -> N
     assert len(watched_bucket.bucket.keys()) == 16
 
 
-def test_a_spawned_process_reaches_it_by_the_settings_and_without_boto3(
+def test_spawned_process_needs_only_the_settings_and_no_boto3(
     s3fs_bucket: S3Bucket,
 ) -> None:
     source = (

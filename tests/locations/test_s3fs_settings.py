@@ -1,4 +1,4 @@
-"""S3 through s3fs: settings, credentials, and what is missing."""
+"""S3 through s3fs: settings, credentials and missing libraries."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ __all__ = ["bucket", "s3fs_bucket", "watched_bucket"]
 
 @pytest.fixture
 def s3_bucket(memory_bucket: S3Bucket) -> S3Bucket:
-    """A bucket in memory: what is sent is looked at, and not what a server makes of it."""
+    """A bucket in memory: only the requests are compared."""
     return memory_bucket
 
 
@@ -61,7 +61,7 @@ def test_s3a_is_the_same(s3fs_bucket: S3Bucket) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 6 * MIB])
-def test_a_setting_reaches_the_requests(
+def test_setting_reaches_the_requests(
     watched_bucket: WatchedBucket, changes: dict[str, Any], header: str, value: str, size: int
 ) -> None:
     write(watched_bucket.use(part_size=5 * MIB, **changes), watched_bucket.uri, bytes(size))
@@ -83,7 +83,7 @@ def test_unset_settings_come_from_fsspec(bucket: S3Bucket, monkeypatch: pytest.M
     assert bucket.read("x") == b"1"
 
 
-def test_the_settings_come_before_fsspecs(
+def test_settings_override_those_of_fsspec(
     watched_bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {
@@ -99,7 +99,7 @@ def test_the_settings_come_before_fsspecs(
     )
 
 
-def test_a_role_is_refused_with_the_way_out() -> None:
+def test_role_is_refused_with_the_way_out() -> None:
     file_system = S3fsFileSystem(S3Settings(assumed_role="arn:aws:iam::1:role/x"))
     with pytest.raises(InvalidRequestError, match="AWS_PROFILE"):
         file_system.list("fsspec+s3://bucket/dir")

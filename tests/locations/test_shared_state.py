@@ -1,4 +1,4 @@
-"""Files of several checkpoints: each is deletions once no checkpoint refers to it, and not before."""
+"""Files of several checkpoints: each is deleted once no checkpoint refers to it, and not before."""
 
 import sys
 
@@ -28,7 +28,7 @@ def registry(deletions: list[FileStateHandle]) -> SharedStateRegistry:
 A, B, C = handle("a"), handle("b"), handle("c")
 
 
-def test_a_file_goes_once_no_checkpoint_refers_to_it(
+def test_file_is_deleted_once_no_checkpoint_refers_to_it(
     registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 1)
@@ -42,7 +42,7 @@ def test_a_file_goes_once_no_checkpoint_refers_to_it(
     assert deletions == [B, A]
 
 
-def test_a_file_is_deleted_once(
+def test_file_is_deleted_once(
     registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 1)
@@ -72,7 +72,7 @@ def test_another_handle_of_the_same_file_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("lowest", [-1, 0, 1, -sys.maxsize])
-def test_an_id_below_all_is_nothing_to_it(
+def test_id_below_all_deletes_nothing(
     registry: SharedStateRegistry, deletions: list[FileStateHandle], lowest: int
 ) -> None:
     registry.register(A, 1)
@@ -81,14 +81,14 @@ def test_an_id_below_all_is_nothing_to_it(
 
 
 @pytest.mark.parametrize("lowest", [-1, 0, 7, 2**63 - 1])
-def test_an_empty_registry_has_nothing_to_delete(
+def test_empty_registry_has_nothing_to_delete(
     registry: SharedStateRegistry, deletions: list[FileStateHandle], lowest: int
 ) -> None:
     registry.unregister_unused(lowest)
     assert deletions == []
 
 
-def test_an_id_above_all_deletes_all(
+def test_id_above_all_deletes_all(
     registry: SharedStateRegistry, deletions: list[FileStateHandle]
 ) -> None:
     registry.register(A, 1)
@@ -97,8 +97,8 @@ def test_an_id_above_all_deletes_all(
     assert deletions == [A, B]
 
 
-def test_a_deletion_may_use_the_registry() -> None:
-    """It is called without the lock."""
+def test_deletion_may_use_the_registry() -> None:
+    """The registry calls it without its lock."""
 
     def delete(_: FileStateHandle) -> None:
         using.register(C, 9)

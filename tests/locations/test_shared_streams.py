@@ -66,7 +66,7 @@ def test_reference_to_an_unknown_stream_is_declined(
 
 
 def test_report_with_inconsistent_handles_is_declined() -> None:
-    """It would be stored, and be found damaged when it is needed."""
+    """Otherwise it would be stored, and be found damaged when it is needed."""
     with pytest.raises(CheckpointDeclinedError, match="in subtask 0: a segment of the name 'x'"):
         without_placeholders(
             "counts", operator(keyed_state({"x": NEW})), [StoredSubtask()], may_refer=True
@@ -107,7 +107,7 @@ def metadata(state: StoredSubtask) -> CheckpointMetadata:
     )
 
 
-def test_a_placeholder_is_never_stored() -> None:
+def test_placeholder_is_never_stored() -> None:
     with pytest.raises(InvalidRequestError, match=f"placeholder, of shared stream '{A}'"):
         encode_metadata(metadata(keyed_state({A: placeholder(A, OLD)})), f"{JOB}/chk-7")
 

@@ -80,7 +80,7 @@ class TestSegments:
         handle = SegmentsStateHandle((4, 6), {A: placeholder}, MANIFEST)
         assert (handle.size, handle.find_inconsistency()) == (18, None)
 
-    def test_a_placeholder_can_not_be_opened(self) -> None:
+    def test_placeholder_can_not_be_opened(self) -> None:
         with pytest.raises(InvalidRequestError, match=f"shared stream '{A}' has no bytes"):
             PlaceholderStreamStateHandle(A, 10).open_input_stream()
 
@@ -116,7 +116,7 @@ class TestSegments:
     def test_range_ending_before_it_begins_is_inconsistent(self) -> None:
         assert SegmentsStateHandle((4, 3), {}, MANIFEST).find_inconsistency() == "key groups 4 to 3"
 
-    def test_a_part_of_the_range_leads_to_the_same_streams(self) -> None:
+    def test_part_of_the_range_leads_to_the_same_streams(self) -> None:
         handle = SegmentsStateHandle((4, 6), {A: FILE}, MANIFEST)
         assert handle.intersection(0, 4) == SegmentsStateHandle((4, 4), {A: FILE}, MANIFEST)
         assert handle.intersection(7, 9) is None

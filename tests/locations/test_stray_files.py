@@ -1,4 +1,4 @@
-"""Metadata whose checksums are right, and that names files where its checkpoint can't have any."""
+"""Metadata with right checksums that names files where its checkpoint can't have any."""
 
 import json
 import os
@@ -168,7 +168,7 @@ def test_claim_with_a_stray_file_is_damage(directory: Path, pointer: str, file: 
         Path(paths[0]).mkdir(parents=True, exist_ok=True)
         holder = {"job_id": "job", "directory": f"file://{directory}/job", "claimed_ms": 1}
         (Path(paths[0]) / "_claimed").write_text(json.dumps(holder))
-    (stored / "_metadata").unlink()  # else nothing is released as long as it can't be read
+    (stored / "_metadata").unlink()  # otherwise nothing is released while it can't be read
     with suppress(CheckpointError):
         ClaimedCheckpoints(f"file://{directory}/job", [claim]).release(claim)
     assert victims_in(directory) == set(VICTIMS)

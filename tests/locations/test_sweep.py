@@ -129,7 +129,7 @@ class TestSweptFiles:
         write_state(other.initialize_location_for_savepoint(1))
         finished = access.initialize_location_for_savepoint(1)
         kept = complete_checkpoint(finished, metadata_of(write_state(finished), checkpoint_id=1))
-        write_state(finished)  # a task that was too late; it is the user's now
+        write_state(finished)  # by a late task; the savepoint is the user's now
         before = files_below(memory_directory)
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
@@ -208,7 +208,7 @@ class TestReports:
         assert before[1] - directories_below(memory_directory) == set(dry.directories)
         assert young.uri in files_below(memory_directory)
 
-    def test_a_second_run_finds_nothing(
+    def test_second_run_finds_nothing(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         write_state(access.initialize_location_for_checkpoint(1))
@@ -216,7 +216,7 @@ class TestReports:
         assert sweep(memory_directory, "job", grace_s=GRACE).files
         assert sweep(memory_directory, "job", grace_s=GRACE) == SweepReport((), (), 0, False)
 
-    def test_a_job_without_a_directory_is_not_found_and_makes_none(
+    def test_job_without_a_directory_is_not_found_and_makes_none(
         self, memory_directory: str
     ) -> None:
         with pytest.raises(CheckpointNotFoundError):
@@ -228,7 +228,7 @@ class TestReports:
         with pytest.raises(InvalidRequestError):
             sweep(memory_directory, job_id)
 
-    def test_a_negative_grace_period_is_refused(
+    def test_negative_grace_period_is_refused(
         self, access: CheckpointStorageAccess, memory_directory: str
     ) -> None:
         with pytest.raises(InvalidRequestError, match="must be >= 0"):
@@ -298,7 +298,7 @@ class TestTheClock:
         assert uris(sweep(directory, "job", grace_s=3600)) == {orphan.uri}
 
 
-def test_a_whole_directory_can_be_named_by_a_path(local_directory: str, tmp_path: Path) -> None:
+def test_whole_directory_can_be_named_by_a_path(local_directory: str, tmp_path: Path) -> None:
     job_in(local_directory)
     assert sweep(tmp_path, "job") == sweep(local_directory, "job")
     assert checkpoint_storage(tmp_path) == checkpoint_storage(local_directory)

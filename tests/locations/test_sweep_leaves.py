@@ -90,7 +90,7 @@ class TestKeptFiles:
         assert uri in files_below(memory_directory)
         assert_complete(kept)
 
-    def test_the_claim(
+    def test_claim(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         owner = access.claim_job()
@@ -111,7 +111,7 @@ class TestKeptFiles:
         assert young <= files_below(memory_directory)
 
     def test_old_file_is_young_after_it_was_linked(self, tmp_path: Path) -> None:
-        """A segment that a failing query has kept for two days is stored at last, by a second name."""
+        """A segment that a failing query has kept for two days is finally stored, under a second name."""
         segment = tmp_path / "segment"
         segment.write_bytes(b"x" * 100)
         age("", [str(segment)], 2 * GRACE_S)
@@ -260,7 +260,7 @@ def content_of(uri: str) -> bytes:
 def test_metadata_read_by_the_sweep_keeps_its_files(
     access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
 ) -> None:
-    """Take it away, and the same files go: the tests above would pass on a sweep that is blind."""
+    """Without it the same files are deleted: the tests above would pass with a sweep that sees no files."""
     kept = write_checkpoint(access, 1)
     clock.advance(2 * GRACE)
     assert sweep(memory_directory, "job", grace_s=GRACE).files == ()

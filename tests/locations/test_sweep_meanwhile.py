@@ -44,7 +44,7 @@ class TestConcurrentChanges:
     def test_completed_checkpoint_survives_the_sweep(
         self, faults: Faults, clock: ManualClock, number: int
     ) -> None:
-        """Whenever it is completed; its files are as old as they may be."""
+        """At any time; its files are as old as they may be."""
         access = job_in(faults.directory)
         old = write_checkpoint(access, 1)
         clock.advance(2 * GRACE)
@@ -68,7 +68,7 @@ class TestConcurrentChanges:
     def test_checkpoint_with_older_shared_files_survives_the_sweep(
         self, memory_directory: str, clock: ManualClock
     ) -> None:
-        """With one that is retained: the sweep lists the old one, which goes before it is read."""
+        """The sweep lists the old one, which is deleted before it is read."""
         from holdfast.testing import faulty_file_system
 
         number, reached = 0, True

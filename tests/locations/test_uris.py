@@ -29,14 +29,14 @@ from holdfast.locations.adapters import MemoryFileSystem, file_system_for
         (Path("/a/../b"), "file:///b"),
     ],
 )
-def test_a_location_has_one_form(given: str | Path, normal: str) -> None:
+def test_location_is_normalized(given: str | Path, normal: str) -> None:
     storage = checkpoint_storage(given)
     assert isinstance(storage, FileSystemCheckpointStorage)
     assert storage.directory == normal
     assert checkpoint_storage(normal) == storage
 
 
-def test_a_relative_path_is_below_the_working_directory(
+def test_relative_path_is_below_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,14 +71,14 @@ def test_uri_unfit_for_checkpoints_is_refused(given: str | Path, message: str) -
         checkpoint_storage(given)
 
 
-def test_a_password_is_refused_and_not_repeated() -> None:
+def test_password_is_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidRequestError, match="password") as caught:
         checkpoint_storage("sftp://me:hunter2@host:22/data")
     assert caught.value.location == "sftp://…@host:22/data"
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
+def test_password_with_a_slash_is_refused_and_not_shown() -> None:
     with pytest.raises(InvalidRequestError, match="password") as caught:
         checkpoint_storage("s3://AKIA:TOP/SE@CRET@bucket/data")
     assert caught.value.location == "s3://…@bucket/data"
@@ -86,13 +86,13 @@ def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
     assert "SE@CRET" not in str(caught.value)
 
 
-def test_a_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
+def test_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
     storage = checkpoint_storage(tmp_path / "a\nb")
     assert isinstance(storage, FileSystemCheckpointStorage)
     assert storage.directory == f"file://{tmp_path}/a\nb"
 
 
-def test_the_scheme_picks_the_file_system() -> None:
+def test_scheme_picks_the_file_system() -> None:
     assert isinstance(file_system_for("memory:///a").inner, MemoryFileSystem)
     with pytest.raises(InvalidRequestError, match=r"file://, .*memory://"):
         file_system_for("nothing:///a")

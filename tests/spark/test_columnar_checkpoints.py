@@ -10,7 +10,7 @@ from jobs.segments import MAX_PARALLELISM, UID, overwrite, shared_files, shared_
 
 import holdfast
 from holdfast.backends.keyed import TableSpec
-from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
+from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.table import Identities
 from holdfast.backends.keys import key_group_range
 from holdfast.errors import CheckpointCorruptedError

@@ -326,7 +326,9 @@ def test_operator_without_stored_key_types_is_restored(memory_directory: str) ->
     assert begin_checkpoint(coordinator(memory_directory, key="id"), 2).key_types == {
         "operator": ("bigint",)
     }
-    with pytest.raises(InvalidRequestError, match="list state 's' would not be partitioned by key"):
+    with pytest.raises(
+        InvalidRequestError, match="list state 's' is not keyed, so it can't follow"
+    ):
         coordinator(memory_directory, key="id", parallelism=3).begin(2)
 
 

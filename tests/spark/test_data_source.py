@@ -137,7 +137,7 @@ def test_large_states_are_read_in_parts(
         parallelism=2,
     )
     options = {"path": checkpoint.complete(), "operator": "op"}
-    monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 4 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.state_parts.PARALLEL_BYTES", 4 << 20)
     view = StateView.of(options)
     reader = StateReader(view, view.spark_schema)
     partitions = reader.partitions()

@@ -13,12 +13,12 @@ from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+import pyspark_holdfast_ticks
 from holdfast import scan_state, stateful_query
 from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import event_time
 from holdfast.spark.event_time import IdleTicks
-from holdfast.spark.query import query_run
 
 S = 1_000_000
 
@@ -67,7 +67,7 @@ class Timers:
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
     timers = Timers()
-    monkeypatch.setattr(query_run, "earliest_timers", timers.earliest)
+    monkeypatch.setattr(event_time, "earliest_timers", timers.earliest)
     return timers
 
 
@@ -87,7 +87,8 @@ def test_available_now_keeps_to_rate_limits_of_sources(job: Job) -> None:
 def test_sources_without_available_now_are_wrapped(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_time, "SUPPORTS_AVAILABLE_NOW", False)  # as in PySpark 4.1
+    # As in PySpark 4.1.
+    monkeypatch.setattr(pyspark_holdfast_ticks, "SUPPORTS_AVAILABLE_NOW", False)
     session = spark.newSession()
     IdleTicks().add_to(session.readStream.format("rate").load())
     assert session.conf.get(event_time.AVAILABLE_NOW_WRAPPER) == "true"

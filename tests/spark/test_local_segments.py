@@ -10,10 +10,10 @@ import pytest
 from jobs.keyed import totals_job, totals_rows
 
 from holdfast.backends.keyed import BackendName
-from holdfast.backends.keyed.columnar.segment_store import SegmentStore
-from holdfast.backends.keyed.segments import Segment
 from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
+from holdfast.backends.keyed.segments.segment import Segment
+from holdfast.backends.keyed.segments.segment_store import SegmentStore
 from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.settings import StateSettings
@@ -278,10 +278,10 @@ def test_damaged_copy_is_fetched_again(host: Host) -> None:
 
 
 def test_full_disk_does_not_fail_a_batch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+    def full(_: str) -> str:
         raise OSError(28, "no room")
 
-    monkeypatch.setattr(os, "writev", full)
+    monkeypatch.setattr("holdfast.backends.keyed.segments.segment_store.replace_file", full)
     for _ in range(3):
         host.run()
     assert not host.copies()

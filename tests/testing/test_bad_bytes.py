@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import CheckpointCorruptedError
 from proof.bad_bytes import changed_input, try_inputs, try_reader
-from proof.corpora import fewest, read_corpora
+from proof.corpora import minimal_corpus, read_corpora
 from proof.readers import READERS, Reader, readers
 
 
@@ -76,5 +76,7 @@ def test_coverage_inputs_give_values_or_holdfast_errors(name: str, tmp_path: Pat
 
 def test_shortest_input_of_equal_coverage_is_kept() -> None:
     longer = b"longer"
-    kept = fewest(Reader({"it": b"whole"}, check_length), [b"longest", longer, b"whole", b"ended"])
+    kept = minimal_corpus(
+        Reader({"it": b"whole"}, check_length), [b"longest", longer, b"whole", b"ended"]
+    )
     assert kept == [longer]

@@ -6,7 +6,7 @@ from jobs.segments import shared_files
 
 from holdfast.errors import CheckpointError
 from holdfast.locations.adapters import file_system_for
-from proof.crash_points import crash_everywhere, go_on
+from proof.crash_points import crash_everywhere, resume_job
 from proof.dying_commands import die_everywhere
 
 
@@ -45,7 +45,7 @@ def test_restart_after_corruption_is_not_skipped(memory_directory: str, damage: 
             store.delete_tree(f"{directory}/job/chk-{completed + 1}")
             store.delete_tree(f"{directory}/job/chk-{completed}")
         with pytest.raises((AssertionError, CheckpointError)):
-            go_on(directory, completed)
+            resume_job(directory, completed)
         detected.append(completed)
 
     crashes = crash_everywhere(memory_directory, every=25, restart=damage_and_resume)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proof.endurance import MEASURES, draw_run, grown, read_notes
+from proof.endurance import MEASURES, draw_run, find_growth, read_notes
 
 BATCHES = 1_200
 
@@ -24,18 +24,18 @@ def notes(**growing: float) -> list[dict[str, Any]]:
 
 
 def test_constant_resource_is_not_reported() -> None:
-    assert grown(notes()) == []
-    assert grown(notes(period_ms=2)) == []  # with the load of the machine
+    assert find_growth(notes()) == []
+    assert find_growth(notes(period_ms=2)) == []  # with the load of the machine
 
 
 @pytest.mark.parametrize("name", [measure.name for measure in MEASURES])
 def test_each_growing_resource_is_named(name: str) -> None:
-    (problem,) = grown(notes(**{name: 1.0}))
+    (problem,) = find_growth(notes(**{name: 1.0}))
     assert problem.startswith(f"{name} has grown from ")
 
 
 def test_interrupted_run_is_reported() -> None:
-    assert grown(notes()[:900]) == ["900 batches are too few to see what grows"]
+    assert find_growth(notes()[:900]) == ["900 batches are too few to see what grows"]
 
 
 def test_running_series_can_be_drawn(tmp_path: Path) -> None:

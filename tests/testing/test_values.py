@@ -12,14 +12,14 @@ CASES = {"histories of a job": 6, "functions": 6, "processors": 6}
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_values_are_those_of_the_model(name: str) -> None:
     tally = compare(SUBJECTS[name], 0, cases=CASES.get(name, 20))
-    assert tally.found == {}
+    assert tally.descriptions == {}
     assert tally.comparisons > 100
 
 
 @pytest.mark.exhaustive  # the same for more cases
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_values_of_many_cases_are_those_of_the_model(name: str) -> None:
-    assert compare(SUBJECTS[name], 10_000, cases=150).found == {}
+    assert compare(SUBJECTS[name], 10_000, cases=150).descriptions == {}
 
 
 @pytest.mark.exhaustive  # each copies the source and starts a process

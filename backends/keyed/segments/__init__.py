@@ -1,6 +1,6 @@
-"""Segments: files of sorted rows that several checkpoints share, and rows merged from several segments.
+"""Segments: files of sorted rows that several checkpoints share; and tables of such rows, the columnar backend.
 
-    table      ┌ recent writes ┐          in memory, newest first: only in a columnar backend
+    table      ┌ recent writes ┐          in memory, newest first
                ├ run           ┤          slices that don't overlap; newer runs hide older ones
                └ run (bottom)  ┘          no older rows exist
     run        [slice)[slice)[slice)      each of a range of sort keys
@@ -12,51 +12,44 @@
 A handle has the segments and a manifest, which names the runs and slices of each table. Modules, from there down to
 the bytes; each calls those below it:
 
-    table_writer    writes tables whole into one segment: heap snapshots, canonical savepoints
-    table_reader    reads manifests, and tables without keeping segments
-    merging         rows of several slices as one per identity
-    rows            rows in memory or of a section, and the ranges of them that are merged
-    manifest        tables, runs and slices, with `stored_specs`
-    segment         a segment in memory, in a mapped file, or in storage
-    segment_writer  writes a segment
-    section         columns of a section, with `partial_batch` for types that only Arrow can read
-    side_tables     directories and filters: indexes of a section
-    trailer         the bytes around sections, and the checksums of blocks
+    columnar_tables   all tables of a subtask: restore, snapshot, confirmed checkpoints
+    compaction        the runs that a snapshot writes and merges, by a policy
+    columnar_table    one table: recent writes over runs, each slice an `OpenSlice` over `SectionRows` of a `Segment`
+    lookup            the rows of many identities, found in one pass over the runs
+    segment_store     open segments: mapped files, fetched on demand; the workspace that a worker keeps
+    table_writer      writes tables whole into one segment: heap snapshots, canonical savepoints
+    table_reader      reads manifests, and tables without keeping segments
+    checkpoint_files  streams and handles of a snapshot, and files that later ones refer to
+    merging           rows of several slices as one per identity, many rows in reused memory
+    rows              rows in memory or of a section, and the ranges of them that are merged
+    manifest          tables, runs, slices and stored specifications
+    segment           a segment in memory, in a mapped file, or in storage
+    segment_writer    writes a segment
+    section           columns of a section, whole or in part
+    side_tables       directories and filters: indexes of a section
+    trailer           the bytes around sections, and the checksums of blocks
 
-`columnar` opens a slice as an `OpenSlice` over the `SectionRows` of a `Segment`; heap and RocksDB backends use only
-`table_reader` and `table_writer`. Start with `manifest`.
+Heap and RocksDB backends use only `table_reader`, `table_writer` and `checkpoint_files`. Start with `manifest`.
 """
 
+from holdfast.backends.keyed.segments.checkpoint_files import (
+    ConfirmedFiles,
+    finish_stream,
+    new_segment_name,
+    write_manifest,
+)
+from holdfast.backends.keyed.segments.columnar_tables import ColumnarStateTables
+from holdfast.backends.keyed.segments.compaction import MergePolicy
 from holdfast.backends.keyed.segments.manifest import (
-    END,
     ROCKSDB,
     ROCKSDB_MAGIC,
-    Manifest,
-    Run,
-    Slice,
+    StoredSpec,
     TableManifest,
     encode_manifest,
+    resolve_migration,
 )
-from holdfast.backends.keyed.segments.merging import (
-    is_expired,
-    merge,
-    rows_between,
-    scan,
-    sort_key_range,
-)
-from holdfast.backends.keyed.segments.rows import (
-    OpenSlice,
-    RowRange,
-    RowSource,
-    SectionRows,
-    SortedRows,
-    take_rows,
-)
-from holdfast.backends.keyed.segments.section import Section
-from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
-from holdfast.backends.keyed.segments.side_tables import Directory, Filter
-from holdfast.backends.keyed.segments.stored_specs import StoredSpec, resolve_migration
+from holdfast.backends.keyed.segments.rows import SortedRows, take_rows
+from holdfast.backends.keyed.segments.segment_store import Workspace
 from holdfast.backends.keyed.segments.table_reader import (
     RestoredTable,
     check_disjoint,
@@ -64,47 +57,29 @@ from holdfast.backends.keyed.segments.table_reader import (
     read_manifest_bytes,
     read_tables,
 )
-from holdfast.backends.keyed.segments.table_writer import (
-    finish_stream,
-    new_segment_name,
-    write_canonical_tables,
-    write_tables,
-)
+from holdfast.backends.keyed.segments.table_writer import write_canonical_tables, write_tables
 
 __all__ = [
-    "END",
     "ROCKSDB",
     "ROCKSDB_MAGIC",
-    "Directory",
-    "Filter",
-    "Manifest",
-    "OpenSlice",
+    "ColumnarStateTables",
+    "ConfirmedFiles",
+    "MergePolicy",
     "RestoredTable",
-    "RowRange",
-    "RowSource",
-    "Run",
-    "Section",
-    "SectionRows",
-    "Segment",
-    "SegmentWriter",
-    "Slice",
     "SortedRows",
     "StoredSpec",
     "TableManifest",
+    "Workspace",
     "check_disjoint",
     "encode_manifest",
     "finish_stream",
-    "is_expired",
-    "merge",
     "new_segment_name",
     "read_manifest",
     "read_manifest_bytes",
     "read_tables",
     "resolve_migration",
-    "rows_between",
-    "scan",
-    "sort_key_range",
     "take_rows",
     "write_canonical_tables",
+    "write_manifest",
     "write_tables",
 ]

@@ -1,4 +1,4 @@
-"""The manifest of a subtask's tables: the rows of segments that count. Pure, no I/O.
+"""The manifest of a subtask's tables: the rows of segments that count, and the tables' specifications. Pure, no I/O.
 
     table   runs, newest first; the last run is the bottom
     run     slices that don't overlap, ascending by sort key
@@ -8,15 +8,22 @@ Its bytes are a MessagePack map by field names in a `Frame` with the magic "HOLD
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import Annotated
+from dataclasses import fields
+from functools import cached_property, lru_cache
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.keyed.segments.stored_specs import StoredSpec
-from holdfast.backends.keyed.table import TableSpec
-from holdfast.backends.keyed.times import MIN_TIME_MS
+from holdfast.backends.keyed.compatibility import check_ttl, has_same_folds
+from holdfast.backends.keyed.table import (
+    MIN_TIME_MS,
+    Fold,
+    Migration,
+    StateKind,
+    TableSpec,
+    plain_schema,
+)
 from holdfast.common import (
     MAX_INT64,
     Count,
@@ -25,7 +32,7 @@ from holdfast.common import (
     message_pack_decoder,
     raise_shortage,
 )
-from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
+from holdfast.errors import CheckpointCorruptedError, StateMigrationError, UnsupportedFormatError
 
 FRAME = Frame(b"HOLDTBLS", 1, "manifest of tables")
 ROCKSDB_MAGIC = b"HOLDRKDB"
@@ -41,6 +48,60 @@ _SortKey = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
 _Edge = Annotated[int, msgspec.Meta(ge=0)]
 _Time = Annotated[int, msgspec.Meta(ge=MIN_TIME_MS, le=MAX_INT64)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 62))]
+
+
+class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A `TableSpec` with each schema as the bytes of an Arrow IPC schema message."""
+
+    name: str
+    kind: StateKind
+    key: bytes
+    values: bytes
+    namespace: bytes = b""
+    sub_key: bytes = b""
+    folds: tuple[Fold, ...] = ()
+    ttl_ms: int | None = None
+    is_struct: bool = False
+
+    @classmethod
+    def of(cls, spec: TableSpec) -> "StoredSpec":
+        """Return the stored form of a specification."""
+        values: dict[str, Any] = {
+            field.name: _to_bytes(value) if isinstance(value, pa.Schema) else value
+            for field in fields(spec)
+            for value in [getattr(spec, field.name)]
+        }
+        return cls(**values)
+
+    def spec(self) -> TableSpec:
+        """Return the specification. Raises `pa.ArrowException`, `ValueError` or `OSError` if it is invalid."""
+        return _decode_spec(self)
+
+
+@lru_cache(maxsize=256)
+def _decode_spec(stored: StoredSpec) -> TableSpec:
+    if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MAX_INT64:
+        raise ValueError(f"table {stored.name!r} has a TTL of {stored.ttl_ms} ms")
+    values = {
+        name: _to_schema(value) if isinstance(value, bytes) else value
+        for name, value in msgspec.structs.asdict(stored).items()
+    }
+    spec = TableSpec(**values)
+    names = [field.name for field in spec.stored_fields]
+    if len(set(names)) < len(names) or not len(spec.key):
+        raise ValueError(f"table {stored.name!r} has columns {names}")
+    if spec.folds and len(spec.folds) != len(spec.values):
+        message = f"table {stored.name!r} has {len(spec.folds)} folds for {len(spec.values)} values"
+        raise ValueError(message)
+    return spec
+
+
+def _to_bytes(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes() if len(schema) else b""
+
+
+def _to_schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data)) if data else pa.schema([])
 
 
 # A batch makes hundreds of slices, which can't be part of a cycle: `gc=False` keeps the collector from traversing them.
@@ -110,15 +171,17 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def within(self, first: int, end: int) -> "Run | None":
         """Restrict the run to a range of sort keys; None if nothing is left."""
         restricted = (slice_.within(first, end) for slice_ in self.slices)
-        slices = tuple(slice_ for slice_ in restricted if slice_ is not None)
+        slices = tuple(filter(None, restricted))
         return Run(self.level, slices) if slices else None
 
     def with_specs(self, numbers: Sequence[int]) -> "Run":
         """Return the run with other indices of specs; `numbers` has the new index for each old one."""
-        slices = tuple(
-            msgspec.structs.replace(slice_, spec=numbers[slice_.spec]) for slice_ in self.slices
+        return Run(
+            self.level,
+            tuple(
+                msgspec.structs.replace(slice_, spec=numbers[slice_.spec]) for slice_ in self.slices
+            ),
         )
-        return Run(self.level, slices)
 
 
 class TableManifest(msgspec.Struct, frozen=True, gc=False):
@@ -159,18 +222,14 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
             if run.slices
         ):
             return self
-        restricted = (run.within(first, end) for run in self.runs)
-        runs = tuple(run for run in restricted if run is not None)
+        runs = tuple(filter(None, (run.within(first, end) for run in self.runs)))
         return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)
 
     def with_spec(self, spec: StoredSpec) -> "TableManifest":
         """Return the same rows in a table with other columns or types."""
         if self.specs[-1] == spec:
             return self
-        specs = [*(stored for stored in self.specs if stored != spec), spec]
-        return msgspec.structs.replace(
-            self, specs=tuple(specs), runs=tuple(_renumbered_runs(self, specs))
-        )
+        return self._with_specs([*(stored for stored in self.specs if stored != spec), spec])
 
     @classmethod
     def union(cls, tables: Sequence["TableManifest"]) -> "TableManifest":
@@ -184,14 +243,10 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
         newest = [table.specs[-1] for table in tables]
         # A table without older rows has only the newest spec, and may be first.
         last = next((spec for spec in newest if spec not in older), newest[-1])
-        specs: list[StoredSpec] = []
-        for spec in [*older, *newest]:
-            if spec not in specs and spec != last:
-                specs.append(spec)
-        specs.append(last)
-        renumbered = [_renumbered_runs(table, specs) for table in tables]
+        specs = [*(spec for spec in dict.fromkeys([*older, *newest]) if spec != last), last]
+        renumbered = [table._with_specs(specs).runs for table in tables]  # noqa: SLF001  # its own class
         runs: list[Run] = []
-        for depth in range(max(len(table.runs) for table in tables), 0, -1):
+        for depth in range(max(map(len, renumbered)), 0, -1):
             united = [of_table[-depth] for of_table in renumbered if len(of_table) >= depth]
             slices = [slice_ for run in united for slice_ in run.slices]
             slices.sort(key=lambda slice_: slice_.first)
@@ -204,17 +259,15 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
         used = sorted({slice_.spec for slice_ in self.slices()} | {len(self.specs) - 1})
         if len(used) == len(self.specs):
             return self
-        specs = tuple(self.specs[number] for number in used)
-        runs = tuple(_renumbered_runs(self, specs))
-        return msgspec.structs.replace(self, specs=specs, runs=runs)
+        return self._with_specs([self.specs[number] for number in used])
 
-
-def _renumbered_runs(table: TableManifest, specs: Sequence[StoredSpec]) -> Sequence[Run]:
-    """Return the table's runs with the indices that their specs have in another list."""
-    numbers = [specs.index(spec) if spec in specs else -1 for spec in table.specs]
-    if numbers == [*range(len(numbers))]:
-        return table.runs
-    return [run.with_specs(numbers) for run in table.runs]
+    def _with_specs(self, specs: Sequence[StoredSpec]) -> "TableManifest":
+        """Return the table with the specs of another list, which has those of all slices."""
+        numbers = [specs.index(spec) if spec in specs else -1 for spec in self.specs]
+        runs = self.runs
+        if numbers != [*range(len(numbers))]:
+            runs = tuple(run.with_specs(numbers) for run in runs)
+        return msgspec.structs.replace(self, specs=tuple(specs), runs=runs)
 
 
 class Manifest(msgspec.Struct, frozen=True, dict=True):
@@ -253,7 +306,6 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Encode a manifest."""
     content = FRAME.encode(msgspec.msgpack.encode(manifest))
     _CACHE.add(content, manifest)
     return content
@@ -262,14 +314,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(content: bytes, location: str = "") -> Manifest:
     """Decode a manifest, from the cache if this process has recently encoded or decoded these bytes.
 
-    Args:
-        content: All bytes.
-        location: Their file, for errors.
-
-    Raises:
-        CheckpointCorruptedError: The bytes are not a manifest, were cut or changed, or have invalid numbers.
-        UnsupportedFormatError: They are intact and of a newer version; or they are the manifest of a RocksDB
-            database, and the error's kind is `ROCKSDB`.
+    Raises `CheckpointCorruptedError`, or `UnsupportedFormatError`: of the kind `ROCKSDB` for the manifest of a
+    RocksDB database.
     """
     manifest = _CACHE.get(content)
     if manifest is None:
@@ -287,13 +333,7 @@ def _decode(content: bytes, location: str) -> Manifest:
         manifest = _DECODER.decode(body)
         for name, table in manifest.tables.items():
             _check(name, table)
-    except (
-        msgspec.MsgspecError,
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise_shortage(error, location)
         message = f"manifest of tables can't be decoded ({error})"
         raise CheckpointCorruptedError(message, location) from error
@@ -303,33 +343,30 @@ def _decode(content: bytes, location: str) -> Manifest:
 _DECODER = message_pack_decoder(Manifest)
 
 
+_MAX_CACHED_BYTES = 1 << 20
+
+
 class _ManifestCache:
-    """The manifests that were encoded or decoded last, by their bytes. Safe for threads.
+    """The manifests that were encoded or decoded last, by their bytes; the oldest are evicted first. Safe for threads.
 
     A task opens the manifest that the previous batch wrote, usually in the process that wrote it.
-
-    Args:
-        max_bytes: Bound of the total size of the manifests; the oldest are evicted first.
     """
 
-    def __init__(self, max_bytes: int = 1 << 20) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._bytes = 0
         self._manifests: dict[bytes, Manifest] = {}
         self._lock = ProcessLock()
 
     def get(self, content: bytes) -> Manifest | None:
-        """Return the manifest with these bytes; None if it is not cached."""
         return self._manifests.get(content)
 
     def add(self, content: bytes, manifest: Manifest) -> None:
-        """Add a manifest."""
         with self._lock.current:
             if content in self._manifests:
                 return
             self._manifests[content] = manifest
             self._bytes += len(content)
-            while self._bytes > self._max_bytes:
+            while self._bytes > _MAX_CACHED_BYTES:
                 oldest = next(iter(self._manifests))
                 del self._manifests[oldest]
                 self._bytes -= len(oldest)
@@ -341,8 +378,7 @@ _CACHE = _ManifestCache()
 def _check(name: str, table: TableManifest) -> None:
     """Raise `ValueError` if the table's numbers contradict each other."""
     if not table.specs or any(spec.name != name for spec in table.specs):
-        message = f"table {name!r} has specs of {[spec.name for spec in table.specs]}"
-        raise ValueError(message)
+        raise ValueError(f"table {name!r} has specs of {[spec.name for spec in table.specs]}")
     for spec in table.specs:
         spec.spec()
     specs, has_timers = len(table.specs), table.specs[0].kind == "timers"
@@ -351,12 +387,40 @@ def _check(name: str, table: TableManifest) -> None:
         for slice_ in run.slices:
             first, end = slice_.first, slice_.end
             if not before <= first < end <= END:
-                message = f"table {name!r} has a slice from {first} to {end}"
-                raise ValueError(message)
+                raise ValueError(f"table {name!r} has a slice from {first} to {end}")
             if slice_.spec >= specs:
                 message = f"table {name!r} has {specs} specs, but a slice with spec {slice_.spec}"
                 raise ValueError(message)
             if slice_.deleted_up_to_ms != MIN_TIME_MS and not has_timers:
-                message = f"table {name!r} has no timers, but a slice with deleted timers"
-                raise ValueError(message)
+                raise ValueError(f"table {name!r} has no timers, but a slice with deleted timers")
             before = end
+
+
+def resolve_migration(
+    stored: TableSpec, spec: TableSpec, migration: Migration | None
+) -> Migration | None:
+    """Return the migration of stored values to the table's present types; None if they have these already.
+
+    Raises `StateMigrationError` if the kind, the keys or the folds differ, a TTL was added, or the values differ
+    and there is no migration.
+    """
+    for aspect, before, now in (
+        ("kind", stored.kind, spec.kind),
+        ("keys", plain_schema(stored.key), plain_schema(spec.key)),
+        ("namespaces", plain_schema(stored.namespace), plain_schema(spec.namespace)),
+        ("sub keys", _to_bytes(stored.sub_key), _to_bytes(spec.sub_key)),
+        ("folds", has_same_folds(stored, spec), True),
+    ):
+        if before != now:
+            message = (
+                f"state {spec.name!r} was stored with other {aspect}: {stored}; requested: {spec}"
+            )
+            raise StateMigrationError(message)
+    check_ttl(stored, spec)
+    is_stored_alike = stored.folds == spec.folds and stored.is_struct == spec.is_struct
+    if is_stored_alike and _to_bytes(stored.values) == _to_bytes(spec.values):
+        return None
+    if migration is None:
+        message = f"state {spec.name!r} was stored with values {stored.values}, but requested with {spec.values}"
+        raise StateMigrationError(message)
+    return migration

@@ -4,34 +4,30 @@ Of several rows of an identity the newest counts. A DELETE or an expired row hid
 oldest first, down to the newest PUT or DELETE. At the bottom, where no older rows exist, rows that only hide others
 are dropped. An expired operand hides nothing: a clock may be set back, so that an older operand has a later time.
 Folded operands get the latest of their times.
+
+Many rows are merged chunk by chunk: a chunk is sorted in the processor's cache, and the output's memory is reused.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from holdfast.backends.keyed.columns import (
-    Column,
-    Rows,
-    concatenate,
-    cut,
-    group_equal_rows,
-    take,
-)
+from holdfast.backends.keyed.columns import Column, Rows, concatenate, cut, group_equal_rows, take
 from holdfast.backends.keyed.folding import fold_values
-from holdfast.backends.keyed.segments.rows import (
-    OpenSlice,
-    Operations,
-    RowRange,
-    SortedRows,
-    Times,
-)
+from holdfast.backends.keyed.segments.rows import OpenSlice, Operations, RowRange, SortedRows, Times
 from holdfast.backends.keyed.table import Flags, Operation, SortKeys, TableSpec
 from holdfast.backends.keys import KeyGroupRange
+
+CHUNK_ROWS = 1 << 16
+"""Wanted rows of a chunk."""
+
+_MIN_ARENA_BYTES = 8 << 20
+_MAX_ARENA_BYTES = 64 << 20
+_ALIGNMENT = 64
 
 _PUT, _APPEND, _DELETE = (np.uint8(operation) for operation in Operation)
 
@@ -50,15 +46,9 @@ def rows_between(
     endings: Flags | None = None,
     now_ms: int | None = None,
 ) -> SortedRows:
-    """Return the merged rows with a sort key in one of several ranges.
+    """Return the merged rows of slices, newest first, with a sort key in one of several ranges, as `StateTable.rows_between`.
 
-    Args:
-        slices: Newest first.
-        spec: The table's specification.
-        first: The first sort key of each range; the ranges ascend and don't overlap.
-        end: The end of each range, exclusive.
-        endings: For each number of 16 bits whether sort keys with this ending count; None if all do.
-        now_ms: The present for TTLs, milliseconds; None to keep expired rows.
+    Expired rows are kept if there is no present `now_ms`.
     """
     ranges = [slice_.rows_between(first, end, endings) for slice_ in slices]
     return merge(ranges, spec, is_bottom=True, now_ms=now_ms)
@@ -67,24 +57,18 @@ def rows_between(
 def scan(
     slices: Callable[[int, int], Iterable[OpenSlice]],
     spec: TableSpec,
-    *,
+    sort_keys: tuple[int, int],
     rows: int,
     step_rows: int,
-    first: int,
-    end: int,
+    *,
     now_ms: int | None = None,
 ) -> Iterator[SortedRows]:
-    """Return all merged rows between two sort keys, in steps of equal ranges.
+    """Return all merged rows between two sort keys, in steps of equal ranges of them, by the estimated number of rows.
 
-    Args:
-        slices: Returns the slices that have rows between two sort keys, newest first.
-        spec: The table's specification.
-        rows: Estimated number of rows.
-        step_rows: Wanted rows per step.
-        first: The first sort key.
-        end: The end of the sort keys, exclusive.
-        now_ms: The present for TTLs, milliseconds; None to keep expired rows.
+    `slices` returns the slices that have rows between two sort keys, newest first. Expired rows are kept if there is no
+    present `now_ms`.
     """
+    first, end = sort_keys
     steps = max(1, -(-rows // step_rows))
     edges = [first + (end - first) * step // steps for step in range(steps + 1)]
     for low, high in itertools.pairwise(edges):
@@ -103,17 +87,9 @@ def is_expired(times_ms: Times, spec: TableSpec, now_ms: int) -> npt.NDArray[np.
 def merge(
     ranges: Sequence[RowRange], spec: TableSpec, *, is_bottom: bool, now_ms: int | None
 ) -> SortedRows:
-    """Merge rows.
+    """Merge rows of ranges, newest first. Raises `InvalidRequestError` if a sum overflows its type.
 
-    Args:
-        ranges: Newest first.
-        spec: The table's specification.
-        is_bottom: Whether no older rows exist.
-        now_ms: The present for TTLs, milliseconds; None to keep expired rows.
-
-    Raises:
-        InvalidRequestError: A sum overflows its type.
-        CheckpointCorruptedError: A segment is corrupt.
+    No older rows exist if `is_bottom` is set. Expired rows are kept if there is no present `now_ms`.
     """
     ranges = [range_ for range_ in ranges if range_.rows]
     if not ranges:
@@ -137,31 +113,28 @@ def merge(
 
 
 def _concatenate_ranges(ranges: Sequence[RowRange], spec: TableSpec) -> SortedRows:
-    sort_keys = [range_.source.sort_keys[range_.first : range_.end] for range_ in ranges]
-    operations = None
-    if any(range_.source.operations is not None for range_ in ranges):
-        operations = _concatenate_numbers([_operations(range_) for range_ in ranges])
-    times = None
-    if spec.ttl_ms is not None:
-        times = _concatenate_numbers([_times(range_) for range_ in ranges])
+    def numbers(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        arrays = list(parts)
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    has_operations = any(range_.source.operations is not None for range_ in ranges)
     ids = [
         [cut(column, range_.first, range_.end) for column in range_.source.ids] for range_ in ranges
     ]
     values = [range_.source.values_between(range_.first, range_.end) for range_ in ranges]
     return SortedRows(
-        _concatenate_numbers(sort_keys),
-        operations,
-        times,
-        _concatenate_columns(ids, [field.type for field in spec.id_fields]),
-        _concatenate_columns(values, spec.values.types),
+        numbers(range_.source.sort_keys[range_.first : range_.end] for range_ in ranges),
+        numbers(map(_operations, ranges)) if has_operations else None,
+        None if spec.ttl_ms is None else numbers(map(_times, ranges)),
+        [
+            concatenate(parts, field.type)
+            for parts, field in zip(zip(*ids, strict=True), spec.id_fields, strict=True)
+        ],
+        [
+            concatenate(parts, type)
+            for parts, type in zip(zip(*values, strict=True), spec.values.types, strict=True)
+        ],
     )
-
-
-_Array = TypeVar("_Array", bound=npt.NDArray[Any])
-
-
-def _concatenate_numbers(arrays: Sequence[_Array]) -> _Array:
-    return arrays[0] if len(arrays) == 1 else cast("_Array", np.concatenate(arrays))
 
 
 def _operations(range_: RowRange) -> Operations:
@@ -175,15 +148,6 @@ def _times(range_: RowRange) -> Times:
     times = range_.source.times_ms
     assert times is not None
     return times[range_.first : range_.end]
-
-
-def _concatenate_columns(
-    ranges: Sequence[Sequence[Column]], types: Sequence[pa.DataType]
-) -> list[Column]:
-    return [
-        concatenate([columns[number] for columns in ranges], type)
-        for number, type in enumerate(types)
-    ]
 
 
 def _take_newest(
@@ -259,3 +223,162 @@ def _fold(
 def _reverse_groups(group: Rows, bounds: Rows) -> Rows:
     """Return positions that reverse the rows of each group."""
     return bounds.take(group) + bounds.take(group + 1) - 1 - np.arange(len(group))
+
+
+class Arena:
+    """Memory for merged rows, reused by the next snapshot: allocating new pages costs more than merging.
+
+    Arrays that exceed its maximum size are allocated separately. The memory of a large merge is freed if no other
+    large one follows.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+        self._needed = 0  # recently; older needs decay
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self._buffer)
+
+    def reset(self) -> None:
+        """Reuse all memory: arrays that were returned before must not be used any longer."""
+        self._needed = max(self._end, self._needed - self._needed // 16)
+        if self.size > max(_MIN_ARENA_BYTES, 4 * self._needed):
+            self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+
+    def array(self, length: int, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+        """Return an uninitialized array."""
+        dtype = np.dtype(dtype)
+        size = -(-length * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        if self._end + size > _MAX_ARENA_BYTES:
+            return np.empty(length, dtype)
+        if self._end + size > len(self._buffer):
+            wanted = max(_MIN_ARENA_BYTES, 2 * (self._end + size))
+            # Arrays that were returned before keep the old buffer.
+            self._buffer = np.empty(min(_MAX_ARENA_BYTES, wanted), np.uint8)
+            self._end = 0
+        data = self._buffer[self._end : self._end + length * dtype.itemsize]
+        self._end += size
+        return data.view(dtype)
+
+    def release(self) -> None:
+        """Free all memory, except that of returned arrays."""
+        self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+
+
+def merge_in_chunks(
+    ranges: Sequence[RowRange],
+    spec: TableSpec,
+    arena: Arena,
+    *,
+    is_bottom: bool,
+    now_ms: int | None,
+) -> SortedRows:
+    """Merge rows as `merge` does; large columns are in the arena's memory."""
+    ranges = [range_ for range_ in ranges if range_.rows]
+    total = sum(range_.rows for range_ in ranges)
+    if len(ranges) < 2 or total <= 2 * CHUNK_ROWS:
+        return merge(ranges, spec, is_bottom=is_bottom, now_ms=now_ms)
+    rows = _RowBuilder(spec, arena, total)
+    for chunk in _split_ranges(ranges, total):
+        rows.add(merge(chunk, spec, is_bottom=is_bottom, now_ms=now_ms))
+    return rows.finish()
+
+
+def _split_ranges(ranges: Sequence[RowRange], total: int) -> list[list[RowRange]]:
+    """Split all ranges at the same sort keys."""
+    largest = max(ranges, key=lambda range_: range_.rows)
+    step = max(1, largest.rows * CHUNK_ROWS // total)
+    cuts = np.unique(largest.source.sort_keys[largest.first + step : largest.end : step])
+    parts = []
+    for range_ in ranges:
+        sort_keys = range_.source.sort_keys[range_.first : range_.end]
+        inner = range_.first + sort_keys.searchsorted(cuts)
+        edges = itertools.pairwise([range_.first, *inner.tolist(), range_.end])
+        parts.append([replace(range_, first=first, end=end) for first, end in edges])
+    return [list(chunk) for chunk in zip(*parts, strict=True)]
+
+
+class _RowBuilder:
+    """Concatenates chunks of rows."""
+
+    def __init__(self, spec: TableSpec, arena: Arena, max_rows: int) -> None:
+        self._spec = spec
+        self._sort_keys = _NumberBuilder(arena, max_rows)
+        self._operations = _NumberBuilder(arena, max_rows)
+        self._times = _NumberBuilder(arena, max_rows)
+        self._columns = [_ColumnBuilder(arena, max_rows) for _ in (*spec.id_fields, *spec.values)]
+
+    def add(self, chunk: SortedRows) -> None:
+        if not chunk.rows:
+            return
+        self._sort_keys.add(chunk.sort_keys)
+        puts = np.zeros(chunk.rows, np.uint8)
+        self._operations.add(puts if chunk.operations is None else chunk.operations)
+        if chunk.times_ms is not None:
+            self._times.add(chunk.times_ms)
+        for column, values in zip(self._columns, (*chunk.ids, *chunk.values), strict=True):
+            column.add(values)
+
+    def finish(self) -> SortedRows:
+        if not self._sort_keys.count:
+            return SortedRows.empty(self._spec)
+        fields = (*self._spec.id_fields, *self._spec.values)
+        columns = [
+            concatenate(column.chunks(), field.type)
+            for column, field in zip(self._columns, fields, strict=True)
+        ]
+        ids = len(self._spec.id_fields)
+        operations = self._operations.numbers()
+        return SortedRows(
+            self._sort_keys.numbers(),
+            operations if operations.any() else None,
+            None if self._spec.ttl_ms is None else self._times.numbers(),
+            columns[:ids],
+            columns[ids:],
+        )
+
+
+class _NumberBuilder:
+    """Concatenates numbers, in memory that is allocated for all of them with the first."""
+
+    def __init__(self, arena: Arena, max_count: int) -> None:
+        self._arena = arena
+        self._max_count = max_count
+        self._array: npt.NDArray[Any] | None = None
+        self.count = 0
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        if self._array is None:
+            self._array = self._arena.array(self._max_count, numbers.dtype)
+        self._array[self.count : self.count + len(numbers)] = numbers
+        self.count += len(numbers)
+
+    def numbers(self) -> npt.NDArray[Any]:
+        assert self._array is not None
+        return self._array[: self.count]
+
+
+class _ColumnBuilder:
+    """Collects a column: numbers concatenated until the first chunk that is an Arrow array."""
+
+    def __init__(self, arena: Arena, max_count: int) -> None:
+        self._numbers: _NumberBuilder | None = _NumberBuilder(arena, max_count)
+        self._chunks: list[Column] = []
+
+    def add(self, values: Column) -> None:
+        if self._numbers is not None and not isinstance(values, np.ndarray):
+            if self._numbers.count:
+                self._chunks.append(self._numbers.numbers())
+            self._numbers = None
+        if self._numbers is not None:
+            self._numbers.add(values)
+        else:
+            self._chunks.append(values)
+
+    def chunks(self) -> list[Column]:
+        return self._chunks if self._numbers is None else [self._numbers.numbers()]

@@ -16,19 +16,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrow
+from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrays
 from holdfast.backends.keyed.segments.manifest import END
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.table import (
+    MIN_TIME_MS,
     Flags,
     Identities,
     Migration,
     SortKeys,
     TableRows,
     TableSpec,
+    advance_to_time,
 )
-from holdfast.backends.keyed.times import MIN_TIME_MS, advance_to_time
 from holdfast.errors import CheckpointCorruptedError
 
 Operations = npt.NDArray[np.uint8]
@@ -43,13 +44,9 @@ class SortedRows:
     """Rows in memory, ascending by sort key, one per identity.
 
     Attributes:
-        sort_keys: The sort key of each row.
         operations: The operation of each row; None if all are PUTs.
         times_ms: The time of each row's write; None for tables without TTL.
-        ids: The id columns.
-        values: The columns of values.
-        directory: Rows in memory have none.
-        filter: Likewise.
+        directory: Rows in memory have none, and no filter.
     """
 
     sort_keys: SortKeys
@@ -62,15 +59,15 @@ class SortedRows:
 
     @classmethod
     def empty(cls, spec: TableSpec) -> "SortedRows":
-        """Return no rows of a table."""
-        ids = [from_arrow(pa.array([], field.type)) for field in spec.id_fields]
-        values = [from_arrow(pa.array([], field.type)) for field in spec.values]
+        ids, values = (
+            [from_arrow(pa.array([], field.type)) for field in fields]
+            for fields in (spec.id_fields, spec.values)
+        )
         times = None if spec.ttl_ms is None else np.empty(0, np.int64)
         return cls(np.empty(0, np.uint64), None, times, ids, values)
 
     @classmethod
     def from_table_rows(cls, rows: TableRows) -> "SortedRows":
-        """Convert rows that a table returned."""
         return cls(
             rows.identities.sort_keys,
             None,
@@ -81,23 +78,19 @@ class SortedRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return len(self.sort_keys)
 
     def advise(self, lookups: int) -> None:
         """Do nothing: the rows are in memory."""
 
     def values_at(self, rows: Rows) -> list[Column]:
-        """Return the columns of values at these rows."""
         return [take(column, rows) for column in self.values]
 
     def values_between(self, first: int, end: int) -> list[Column]:
-        """Return the columns of values from row `first` up to `end`."""
         return [cut(column, first, end) for column in self.values]
 
     @property
     def size(self) -> int:
-        """Estimated bytes."""
         columns = (self.sort_keys, self.operations, self.times_ms, *self.ids, *self.values)
         return sum(column.nbytes for column in columns if column is not None)
 
@@ -118,31 +111,17 @@ class SortedRows:
             columns.append((OPERATION_FIELD, pa.array(self.operations)))
         if self.times_ms is not None:
             columns.append((TIME_FIELD, pa.array(self.times_ms)))
-        for field, column in zip(spec.stored_fields, (*self.ids, *self.values), strict=True):
-            columns.append((field, to_arrow(column, field.type)))
-        return columns
+        arrays = to_arrays((*self.ids, *self.values), spec.stored_fields)
+        return [*columns, *zip(spec.stored_fields, arrays, strict=True)]
 
     def table_rows(self, spec: TableSpec) -> TableRows:
-        """Return the rows as a table returns them."""
-        ids = zip(self.ids, spec.id_fields, strict=True)
-        values = zip(self.values, spec.values, strict=True)
-        return TableRows(
-            Identities(
-                self.sort_keys, tuple(to_arrow(column, field.type) for column, field in ids)
-            ),
-            tuple(to_arrow(column, field.type) for column, field in values),
-            self.times_ms if spec.ttl_ms is not None else None,
-        )
+        identities = Identities(self.sort_keys, to_arrays(self.ids, spec.id_fields))
+        times = None if spec.ttl_ms is None else self.times_ms
+        return TableRows(identities, to_arrays(self.values, spec.values), times)
 
 
 class SectionRows:
-    """Rows of a section, with the members of `SortedRows`.
-
-    Args:
-        section: The section.
-        spec: The table's specification when the section was written.
-        migration: Migrates values to the table's present types; None if they have these already.
-    """
+    """Rows of a section with the members of `SortedRows`, migrated from the specification that they were written with."""
 
     def __init__(
         self, section: Section, spec: TableSpec, migration: Migration | None = None
@@ -150,7 +129,8 @@ class SectionRows:
         self._section = section
         self._spec = spec
         self._migration = migration
-        self._fields = spec.stored_fields
+        ids = len(spec.id_fields)
+        self._ids, self._values = spec.stored_fields[:ids], spec.stored_fields[ids:]
         self.rows = section.rows
 
     @cached_property
@@ -179,16 +159,16 @@ class SectionRows:
 
     @property
     def ids(self) -> list[Column]:
-        return [self._column(field) for field in self._fields[: len(self._spec.id_fields)]]
+        return [self._column(field) for field in self._ids]
 
     def advise(self, lookups: int) -> None:
         self._section.advise(lookups)
 
     def values_at(self, rows: Rows) -> list[Column]:
-        return self._migrate([take(column, rows) for column in self._values()])
+        return self._migrate([take(self._column(field), rows) for field in self._values])
 
     def values_between(self, first: int, end: int) -> list[Column]:
-        return self._migrate([cut(column, first, end) for column in self._values()])
+        return self._migrate([cut(self._column(field), first, end) for field in self._values])
 
     def load(self, first: int, sort_keys: SortKeys) -> SortedRows:
         """Read the rows from `first` on, which have these sort keys, into memory; read no others, if possible."""
@@ -201,25 +181,18 @@ class SectionRows:
         has_operations = self._section.has(OPERATION_FIELD.name)
         operations = columns([OPERATION_FIELD])[0] if has_operations else None
         times = None if self._spec.ttl_ms is None else columns([TIME_FIELD])[0]
-        ids = len(self._spec.id_fields)
         return SortedRows(
             sort_keys,
             cast("Operations | None", operations),
             cast("Times | None", times),
-            columns(self._fields[:ids]),
-            self._migrate(columns(self._fields[ids:])),
+            columns(self._ids),
+            self._migrate(columns(self._values)),
         )
-
-    def _values(self) -> list[Column]:
-        return [self._column(field) for field in self._fields[len(self._spec.id_fields) :]]
 
     def _migrate(self, values: list[Column]) -> list[Column]:
         if self._migration is None:
             return values
-        fields = self._spec.values
-        arrays = [
-            to_arrow(column, field.type) for column, field in zip(values, fields, strict=True)
-        ]
+        arrays = to_arrays(values, self._spec.values)
         return [from_arrow(array) for array in self._migration(self._spec, arrays)]
 
     def _column(self, field: pa.Field) -> Column:
@@ -250,25 +223,16 @@ class RowRange:
 
     @classmethod
     def whole(cls, source: RowSource) -> "RowRange":
-        """Return the range of all rows."""
         return cls(source, 0, source.rows)
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.end - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSlice:
-    """The rows of a source that count: of a slice whose section is open, or of recent writes.
-
-    Attributes:
-        source: The source.
-        first: The first sort key.
-        end: The end of the sort keys, exclusive.
-        deleted_up_to_ms: Timers up to this time, inclusive, are deleted.
-    """
+    """The rows of a source that count: of a slice whose section is open, or of recent writes. See `Slice`."""
 
     source: RowSource
     first: int = 0
@@ -287,13 +251,7 @@ class OpenSlice:
     def rows_between(
         self, first: SortKeys, end: SortKeys, endings: Flags | None = None
     ) -> RowRange:
-        """Return the rows of ranges of sort keys, concatenated.
-
-        Args:
-            first: The first sort key of each range, ascending.
-            end: The end of each range, exclusive.
-            endings: For each number of 16 bits whether sort keys with this ending count; None if all do.
-        """
+        """Return the rows of ranges of sort keys, concatenated. Arguments as of `StateTable.rows_between`."""
         low = np.maximum(first, np.uint64(self.first))
         if self.deleted_up_to_ms != MIN_TIME_MS:
             low = advance_to_time(low, self.deleted_up_to_ms)

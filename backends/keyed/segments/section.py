@@ -1,13 +1,25 @@
-"""A section: the rows of one table in a segment, read column by column."""
+"""A section: the rows of one table in a segment, read column by column.
 
-from typing import Protocol, cast
+Some rows of a column are read without the others, also of nullable and nested types. A section is an Arrow IPC file.
+From its start and end Arrow makes a batch over memory that contains nothing else yet. The buffers of that batch are the
+places of each column's bytes:
+
+    ARROW1 · schema · message of the batch · buffers of all columns · footer
+    └──────────── read first ────────────┘   └ on demand ┘           └ read ┘
+
+The memory is as long as the section, but the system allocates only the pages that are written to.
+"""
+
+import mmap
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from holdfast.backends.arrow import check_blocks, check_memory
-from holdfast.backends.keyed.columns import Column, cut, from_arrow, numpy_type
-from holdfast.backends.keyed.segments.partial_batch import PartialBatch
+from holdfast.backends.keyed.columns import Column, cut, from_arrow
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.trailer import (
     ARROW_KIND,
@@ -25,6 +37,10 @@ _MIN_ADVISED_ROWS = 16384
 
 _ROWS_PER_PAGE_READ = 8192
 """Reading this many rows in sequence takes as long as reading one of them from a page at a random place."""
+
+_HEAD_BYTES: Final = 1 << 16
+_PREFIX: Final = 8
+"""Bytes before the file's content and before each message: a marker, and before messages their length."""
 
 
 class SectionBytes(Protocol):
@@ -44,12 +60,7 @@ class SectionBytes(Protocol):
 
 
 class Section:
-    """Sorted rows of one table. A column is read and verified when it is first used.
-
-    Args:
-        segment: The bytes of the segment.
-        place: The section's place in them.
-    """
+    """Sorted rows of one table. A column is read and verified when it is first used."""
 
     def __init__(self, segment: SectionBytes, place: SectionPlace) -> None:
         self._segment = segment
@@ -64,7 +75,6 @@ class Section:
 
     @property
     def sort_keys(self) -> SortKeys:
-        """The sort key of each row."""
         return cast("SortKeys", self.column("hi", pa.uint64()))
 
     @property
@@ -78,7 +88,6 @@ class Section:
         return self._place.place[1]
 
     def has(self, name: str) -> bool:
-        """Return whether the section has a column of this name."""
         return name in self._by_name
 
     @property
@@ -105,7 +114,7 @@ class Section:
             self._segment.advise(sequential=lookups * _ROWS_PER_PAGE_READ > self.rows)
 
     def column(self, name: str, type: pa.DataType) -> Column:
-        """Return a column. Arguments and errors are those of `column_between`."""
+        """Return a column. Raises as `column_between`."""
         column = self._columns.get(name)
         if column is None:
             column = self._columns[name] = self.column_between(name, type, 0, self.rows)
@@ -124,30 +133,19 @@ class Section:
     def column_between(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
         """Return the rows from `first` up to `end` of a column; read no others, if possible.
 
-        Args:
-            name: The column's name.
-            type: Its Arrow type.
-            first: The first row.
-            end: The end of the rows, exclusive.
-
-        Raises:
-            CheckpointCorruptedError: A block is corrupt, or the column is missing or has another type.
+        Raises `CheckpointCorruptedError` if a block is corrupt, or the column is missing or has another type.
         """
         place = self._by_name.get(name)
         if place is None:
-            raise self._segment.corrupted_error(
-                f"a section of table {self.table!r} has no column {name!r}"
-            )
+            raise self._section_error(f"has no column {name!r}")
         if first == end:
             return from_arrow(pa.array([], type))
         if place.kind == ARROW_KIND:
             if 2 * (end - first) <= self.rows and self._batch is None:
                 return self._read_partially(name, type, first, end)
             return cut(self._read_by_arrow(name, type), first, end)
-        if place.kind != column_kind(type, numpy_type(type)):
-            raise self._segment.corrupted_error(
-                f"column {name!r} of table {self.table!r} is {place.kind}, expected {type}"
-            )
+        if place.kind != column_kind(type):
+            raise self._type_error(name, place.kind, type)
         if place.kind in TEXT_KINDS:
             return self._read_texts(place, type, first, end)
         width = np.dtype(place.kind).itemsize
@@ -208,9 +206,7 @@ class Section:
         read = self._segment.read  # not through `self`: a cycle would delay freeing the memory
         try:
             if self._partial is None:
-                self._partial = PartialBatch(
-                    lambda offset, size: read(start + offset, size), length
-                )
+                self._partial = PartialBatch(lambda at, size: read(start + at, size), length)
             batch = self._partial
             index = self._index_of(name, type, batch.schema, batch.rows)
             return from_arrow(batch.column_between(index, first, end))
@@ -221,27 +217,164 @@ class Section:
         """Return the index of a column. Raises `CheckpointCorruptedError` if the batch doesn't match the section."""
         index: int = schema.get_field_index(name)
         if index < 0 or rows != self.rows:
-            raise self._segment.corrupted_error(
-                f"a section of table {self.table!r} has other columns or rows"
-            )
+            raise self._section_error("has other columns or rows")
         stored = schema.field(index).type
         if not stored.equals(type):
-            raise self._segment.corrupted_error(
-                f"column {name!r} of table {self.table!r} is {stored}, expected {type}"
-            )
+            raise self._type_error(name, stored, type)
         return index
 
     def _decoding_error(self, error: Exception) -> CheckpointCorruptedError:
         raise_shortage(error)
+        return self._section_error(f"can't be decoded ({error})")
+
+    def _type_error(
+        self, name: str, stored: object, expected: pa.DataType
+    ) -> CheckpointCorruptedError:
         return self._segment.corrupted_error(
-            f"a section of table {self.table!r} can't be decoded ({error})"
+            f"column {name!r} of table {self.table!r} is {stored}, expected {expected}"
         )
+
+    def _section_error(self, message: str) -> CheckpointCorruptedError:
+        return self._segment.corrupted_error(f"a section of table {self.table!r} {message}")
 
 
 def _only_batch(section: pa.Buffer) -> pa.RecordBatch:
     check_blocks(section, 0)  # segments are not compressed
     with pa.ipc.open_file(section) as reader:
         if reader.num_record_batches != 1:
-            message = f"{reader.num_record_batches} record batches"
-            raise ValueError(message)
+            raise ValueError(f"{reader.num_record_batches} record batches")
         return reader.get_batch(0)
+
+
+class PartialBatch:
+    """The batch of a section, whose bytes `read` reads by offset and length.
+
+    It is read whole if it has a type, such as a dictionary, whose rows need other data.
+
+    Raises `ValueError` or `pa.ArrowException` if the section is not an Arrow file with exactly one record batch.
+    """
+
+    def __init__(self, read: Callable[[int, int], pa.Buffer], length: int) -> None:
+        self._read = read
+        self._memory = memoryview(mmap.mmap(-1, length))
+        self._buffer = pa.py_buffer(self._memory)
+        end = min(length, _HEAD_BYTES)
+        self._fetch(0, end)
+        at = _PREFIX
+        for _ in range(2):  # the schema, and the message of the batch
+            if at + _PREFIX > length:
+                raise ValueError("it ends within its messages")
+            at += _PREFIX + int.from_bytes(self._bytes(at + 4, 4), "little")
+            if end < at + _PREFIX:
+                self._fetch(end, min(length, at + _PREFIX) - end)
+                end = at + _PREFIX
+        self._fetch(max(0, length - _HEAD_BYTES), min(length, _HEAD_BYTES))
+        check_blocks(self._buffer, 0)  # segments are not compressed
+        with pa.ipc.open_file(self._buffer) as reader:
+            if reader.num_record_batches != 1:
+                raise ValueError(f"{reader.num_record_batches} record batches")
+            self._is_whole = not all(_has_row_places(field.type) for field in reader.schema)
+            if self._is_whole:
+                self._fetch(0, length)
+            self._batch = reader.get_batch(0)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._batch.schema
+
+    @property
+    def rows(self) -> int:
+        return int(self._batch.num_rows)
+
+    def column_between(self, index: int, first: int, end: int) -> pa.Array:
+        """Return the rows from `first` up to `end` of a column; read no others. Raises as the class."""
+        column = self._batch.column(index)
+        if not self._is_whole:
+            self._load(column.type, iter(column.buffers()), first, end)
+        rows = column.slice(first, end - first)
+        copied = pa.concat_arrays([rows, rows.slice(0, 0)])  # only these rows
+        check_memory(copied)
+        return copied
+
+    def _load(
+        self, type: pa.DataType, buffers: Iterator[pa.Buffer | None], first: int, end: int
+    ) -> None:
+        """Read the bytes of rows in the buffers of an array, which are in Arrow's order, children last."""
+        validity = next(buffers)
+        if types.is_null(type):
+            return
+        self._load_bits(validity, first, end)
+        if types.is_struct(type):
+            for field in type:
+                self._load(field.type, buffers, first, end)
+        elif types.is_fixed_size_list(type):
+            self._load(type.value_type, buffers, first * type.list_size, end * type.list_size)
+        elif types.is_boolean(type):
+            self._load_bits(next(buffers), first, end)
+        elif _has_bytes(type):
+            low, high = self._offsets(next(buffers), type, first, end)
+            self._load_bytes(next(buffers), low, high)
+        elif types.is_list(type) or types.is_large_list(type):
+            low, high = self._offsets(next(buffers), type, first, end)
+            self._load(type.value_type, buffers, low, high)
+        elif types.is_map(type):
+            low, high = self._offsets(next(buffers), type, first, end)
+            self._load_bits(next(buffers), low, high)
+            for inner in (type.key_type, type.item_type):
+                self._load(inner, buffers, low, high)
+        else:
+            width = type.bit_width // 8
+            self._load_bytes(next(buffers), first * width, end * width)
+
+    def _offsets(
+        self, buffer: pa.Buffer | None, type: pa.DataType, first: int, end: int
+    ) -> tuple[int, int]:
+        """Read the offsets of rows; return where their content starts and ends."""
+        width = 8 if _is_large(type) else 4
+        if buffer is None or first == end:
+            return 0, 0
+        self._load_bytes(buffer, first * width, (end + 1) * width)
+        offsets = np.frombuffer(buffer, f"<i{width}", end - first + 1, first * width)
+        if offsets[0] < 0 or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("offsets are not ascending")
+        return int(offsets[0]), int(offsets[-1])
+
+    def _load_bits(self, buffer: pa.Buffer | None, first: int, end: int) -> None:
+        self._load_bytes(buffer, first // 8, -(-end // 8))
+
+    def _load_bytes(self, buffer: pa.Buffer | None, first: int, end: int) -> None:
+        if buffer is None or first == end:
+            return
+        if end > buffer.size:
+            raise ValueError("a buffer is shorter than its rows")
+        self._fetch(buffer.address - self._buffer.address + first, end - first)
+
+    def _fetch(self, offset: int, length: int) -> None:
+        self._memory[offset : offset + length] = memoryview(self._read(offset, length)).cast("B")
+
+    def _bytes(self, offset: int, length: int) -> bytes:
+        return bytes(self._memory[offset : offset + length])
+
+
+def _has_row_places(type: pa.DataType) -> bool:
+    """Return whether the place of a row follows from its number or its offsets."""
+    if types.is_map(type):
+        return _has_row_places(type.key_type) and _has_row_places(type.item_type)
+    if types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type):
+        return _has_row_places(type.value_type)
+    if types.is_struct(type):
+        return all(_has_row_places(field.type) for field in type)
+    has_width = types.is_fixed_size_binary(type) or types.is_decimal(type)
+    return bool(types.is_null(type) or types.is_primitive(type) or has_width or _has_bytes(type))
+
+
+def _has_bytes(type: pa.DataType) -> bool:
+    """Return whether values are bytes or text of variable length."""
+    is_small = types.is_string(type) or types.is_binary(type)
+    return bool(is_small or types.is_large_string(type) or types.is_large_binary(type))
+
+
+def _is_large(type: pa.DataType) -> bool:
+    return bool(
+        types.is_large_string(type) or types.is_large_binary(type) or types.is_large_list(type)
+    )

@@ -40,13 +40,16 @@ class _SegmentBytes:
         data: The bytes; their address must be a multiple of 8.
         location: Their file, for errors.
         written: The checksums of the bytes, if this process has just written them there.
-
-    Raises:
-        CheckpointCorruptedError: The bytes are not a segment, or the trailer is corrupt.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+        mapped: The mapping and status of their file.
     """
 
-    def __init__(self, data: pa.Buffer, location: str, written: Checksum | None = None) -> None:
+    def __init__(
+        self,
+        data: pa.Buffer,
+        location: str,
+        written: Checksum | None = None,
+        mapped: tuple[mmap.mmap, os.stat_result] | tuple[None, None] = (None, None),
+    ) -> None:
         self.buffer = data
         self.view = memoryview(data).cast("B")
         self.location = location
@@ -56,27 +59,10 @@ class _SegmentBytes:
         )
         # Reading back bytes that were just written would only read the system's cache.
         self._is_verified = np.full(len(self.trailer.blocks) // 4, written is not None)
-        self._mapped: mmap.mmap | None = None
-        self._status: os.stat_result | None = None
+        self._mapped: mmap.mmap | None
+        self._status: os.stat_result | None
+        self._mapped, self._status = mapped
         self._has_readahead = True
-
-    @classmethod
-    def map_file(cls, path: str, written: Checksum | None = None) -> Self:
-        """Map a file. Raises `CheckpointNotFoundError`, and as the class."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError as error:
-            raise CheckpointNotFoundError("segment is gone", path) from error
-        try:
-            status = os.fstat(descriptor)
-            if not status.st_size:
-                raise CheckpointCorruptedError("segment is empty", path)
-            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
-        mine = cls(pa.py_buffer(mapped), path, written)
-        mine._mapped, mine._status = mapped, status
-        return mine
 
     def is_changed(self) -> bool:
         """Return whether the file was written to or replaced since it was mapped.
@@ -131,34 +117,35 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 
 
 class Segment:
-    """A segment in memory or in a mapped file.
-
-    Args:
-        source: The segment's bytes.
-        name: The segment's name.
-    """
+    """A segment in memory or in a mapped file. Corrupt bytes are replaced by another copy, if there is one."""
 
     def __init__(self, source: _SegmentBytes, name: str) -> None:
         self.name = name
-        self.source = source
+        self._source = source
         self._sections: dict[int, Section] = {}
         self._fetch: Callable[[str], Segment] | None = None
 
     @classmethod
     def open(cls, path: str, name: str, written: Checksum | None = None) -> Self:
-        """Map a file.
-
-        Args:
-            path: The file.
-            name: The segment's name.
-            written: The checksums of the bytes, if this process has just written them there.
+        """Map a file; `written` has the checksums of its bytes, if this process has just written them there.
 
         Raises:
             CheckpointNotFoundError: The file is gone.
             CheckpointCorruptedError: The bytes are not a segment, or the trailer is corrupt.
             UnsupportedFormatError: A newer Holdfast wrote it.
         """
-        return cls(_SegmentBytes.map_file(path, written), name)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError("segment is gone", path) from error
+        try:
+            status = os.fstat(descriptor)
+            if not status.st_size:
+                raise CheckpointCorruptedError("segment is empty", path)
+            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        return cls(_SegmentBytes(pa.py_buffer(mapped), path, written, (mapped, status)), name)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | pa.Buffer, name: str, location: str = "") -> Self:
@@ -183,38 +170,29 @@ class Segment:
     @property
     def location(self) -> str:
         """The file, or a name for errors."""
-        return self.source.location
+        return self._source.location
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
-        return len(self.source.view)
-
-    @property
-    def sections(self) -> int:
-        """Number of sections."""
-        return len(self.source.trailer.sections)
+        return len(self._source.view)
 
     def section(self, number: int) -> Section:
         """Return a section by its number. Raises `CheckpointCorruptedError` if it doesn't exist."""
         section = self._sections.get(number)
         if section is None:
-            place = _section_place(self, self.source.trailer, number)
+            place = _section_place(self, self._source.trailer, number)
             section = self._sections[number] = Section(self, place)
         return section
 
     def fetch_if_corrupt(self, fetch: Callable[[str], "Segment"]) -> None:
-        """Replace the bytes by another copy when a block is found to be corrupt.
+        """Replace the bytes by those of another copy when a block is found to be corrupt.
 
-        Args:
-            fetch: Returns the same segment from storage, and raises as storage does; its argument describes the
-                corruption.
+        `fetch` gets a description of the corruption, and returns the same segment from storage.
         """
         self._fetch = fetch
 
     def is_changed(self) -> bool:
-        """Return whether the file was written to or replaced since it was mapped."""
-        return self.source.is_changed()
+        return self._source.is_changed()
 
     def advise(self, *, sequential: bool) -> None:
         """Announce that most pages of a section will be read, or only some.
@@ -222,48 +200,37 @@ class Segment:
         For few pages readahead is turned off, since it would evict other pages if memory is short. For most
         pages the system decides: reading them in one go beforehand was slower.
         """
-        self.source.advise(sequential=sequential)
+        self._source.advise(sequential=sequential)
 
     def write_to(self, stream: CheckpointStateOutputStream) -> None:
-        """Write all bytes to a stream, which adopts the segment's file if it can.
-
-        Raises:
-            CheckpointCorruptedError: A block is corrupt.
-            StorageUnavailableError: The store did not take it.
-        """
-        written = self.source.written
+        """Write all bytes, verified, to a stream, which adopts the segment's file if it can. Raises as `open`."""
+        written = self._source.written
         is_adopted = (
             written is not None
             and not self.is_changed()
             and stream.adopt(self.location, self.size, written)
         )
         if is_adopted:
-            self.source.accept_status()
+            self._source.accept_status()
         else:
-            stream.write(self.content())
+            stream.write(self._verify(0, self._source.end).view)
 
     def release(self) -> None:
         """Release the sections: their memory is freed when the last user of them ends."""
         self._sections = {}
 
-    def content(self) -> memoryview:
-        """Return all bytes, verified. Raises `CheckpointCorruptedError`."""
-        return self._verify(0, self.source.end).view
-
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Read and verify bytes. Raises `CheckpointCorruptedError`."""
         return self._verify(offset, length).buffer.slice(offset, length)
 
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
-        """Make an error that names the segment."""
-        return _corrupted_error(self.name, message, self.location)
+        return CheckpointCorruptedError(f"segment {self.name}: {message}", self.location)
 
     def _verify(self, offset: int, length: int) -> _SegmentBytes:
         """Verify bytes, and return the copy of the segment that they are intact in."""
-        source = self.source
+        source = self._source
         corruption = source.find_corruption(offset, length)
         if corruption is not None and self._fetch is not None:
-            source = self.source = self._fetch(corruption).source
+            source = self._source = self._fetch(corruption)._source  # noqa: SLF001  # its own class
             corruption = source.find_corruption(offset, length)
         if corruption is not None:
             raise self.corrupted_error(corruption)
@@ -273,17 +240,8 @@ class Segment:
 class StoredSegment:
     """A segment in storage. Only requested blocks are read.
 
-    It keeps its trailer, and an open stream until `close`. Bytes are verified by the segment's own checksums,
-    whose blocks are smaller than those of its handle.
-
-    Args:
-        name: The segment's name.
-        handle: The stored bytes.
-
-    Raises:
-        CheckpointNotFoundError: The file is gone.
-        CheckpointCorruptedError: The bytes are not a segment, or the trailer is corrupt.
-        UnsupportedFormatError: A newer Holdfast wrote it.
+    It keeps its trailer, and an open stream until `close`; the next read opens it again. Bytes are verified by the
+    segment's own checksums, whose blocks are smaller than those of its handle. Raises as `Segment.open`.
     """
 
     def __init__(self, name: str, handle: StreamStateHandle) -> None:
@@ -310,7 +268,6 @@ class StoredSegment:
         return Section(_LoadedBytes(self, start, self.read(start, length)), place)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Read and verify bytes. Raises `CheckpointCorruptedError`."""
         if not length:
             return pa.py_buffer(b"")
         size = self._trailer.block_bytes
@@ -329,14 +286,12 @@ class StoredSegment:
         """Do nothing: only requested bytes are read."""
 
     def close(self) -> None:
-        """Close the stream; the next read opens it again."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
 
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
-        """Make an error that names the segment."""
-        return _corrupted_error(self.name, message, self.location)
+        return CheckpointCorruptedError(f"segment {self.name}: {message}", self.location)
 
     def _read_trailer(self) -> tuple[Trailer, int]:
         size = self._handle.size
@@ -388,7 +343,3 @@ def _section_place(segment: Segment | StoredSegment, trailer: Trailer, number: i
     if not 0 <= number < len(sections):
         raise segment.corrupted_error(f"it has {len(sections)} sections, but no section {number}")
     return sections[number]
-
-
-def _corrupted_error(name: str, message: str, location: str) -> CheckpointCorruptedError:
-    return CheckpointCorruptedError(f"segment {name}: {message}", location)

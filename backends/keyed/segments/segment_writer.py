@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import numpy_type
+from holdfast.backends.keyed.segments.checkpoint_files import new_segment_name
 from holdfast.backends.keyed.segments.side_tables import MIN_ROWS, build_directory, build_filter
 from holdfast.backends.keyed.segments.trailer import (
     ALIGNMENT,
@@ -29,13 +29,10 @@ _MIN_ROWS_FOR_BOTH = 32 * MIN_ROWS
 
 
 class SegmentWriter:
-    """Writer of one segment.
-
-    Args:
-        write: Appends bytes to the segment. It keeps the buffer, or writes it before it returns.
-    """
+    """Writer of one segment. `write` appends a buffer to it, which it keeps or has written when it returns."""
 
     def __init__(self, write: Callable[[BytesLike], object]) -> None:
+        self.name = new_segment_name()
         self._write = write
         self._checksum = ChecksumBuilder(BLOCK_BYTES)
         self._sections: list[SectionPlace] = []
@@ -44,7 +41,6 @@ class SegmentWriter:
 
     @property
     def sections(self) -> int:
-        """Number of sections that were added."""
         return len(self._sections)
 
     def add_section(
@@ -55,13 +51,9 @@ class SegmentWriter:
         *,
         has_filter: bool = False,
     ) -> int:
-        """Append a section; return its number.
+        """Append a section of at least one row, by ascending sort keys; return its number.
 
-        Args:
-            table: The table's name.
-            sort_keys: The sort keys of the rows, ascending; there must be one.
-            columns: The other columns, with their fields; each as long as the sort keys.
-            has_filter: Whether a section that is large enough gets a filter, because most lookups are expected to miss it.
+        A large enough section gets a filter if `has_filter` is set, because most lookups are expected to miss it.
         """
         fields = [pa.field("hi", pa.uint64(), nullable=False), *(field for field, _ in columns)]
         arrays = [pa.array(sort_keys), *(_without_offset(array) for _, array in columns)]
@@ -80,23 +72,17 @@ class SegmentWriter:
                 directory = self._add_directory(sort_keys)
             if has_filter:
                 filter_ = self._add_filter(sort_keys)
-        names = zip(batch.schema.names, batch.columns, strict=True)
-        places = tuple(sink.place_of(name, array) for name, array in names)
-        self._sections.append(
-            SectionPlace(table, batch.num_rows, place, places, directory, filter_)
-        )
+        places = tuple(map(sink.place_of, batch.schema.names, batch.columns))
+        section = SectionPlace(table, batch.num_rows, place, places, directory, filter_)
+        self._sections.append(section)
         return len(self._sections) - 1
 
     def finish(self) -> Checksum:
-        """Append the trailer; nothing can be added after it.
-
-        Returns:
-            The checksum of all bytes for a handle, combined from the checksums of the blocks.
-        """
+        """Append the trailer, after which nothing can be added; return the checksum of all bytes for a handle."""
         blocks = self._checksum.finish()
         tail = encode_trailer(Trailer(tuple(self._sections), BLOCK_BYTES, blocks.blocks))
         self._write(tail)
-        whole = ChecksumBuilder()
+        whole = ChecksumBuilder()  # combined from the checksums of the blocks
         whole.add_blocks(blocks, self.size)
         whole.update(tail)
         self.size += len(tail)
@@ -113,9 +99,8 @@ class SegmentWriter:
         filter_ = build_filter(sort_keys)
         if filter_ is None:
             return None
-        return FilterPlace(
-            self._add_side_table(filter_.bits.data), filter_.shift, filter_.first_byte
-        )
+        place = self._add_side_table(filter_.bits.data)
+        return FilterPlace(place, filter_.shift, filter_.first_byte)
 
     def _add_side_table(self, data: memoryview) -> tuple[int, int]:
         start = self.size
@@ -155,7 +140,7 @@ class _Sink:
         self.error: BaseException | None = None
 
     def write(self, data: bytes | pa.Buffer) -> int:
-        size = data.size if isinstance(data, pa.Buffer) else len(data)
+        size = memoryview(data).nbytes
         if isinstance(data, pa.Buffer):
             self._places.setdefault(data.address, self._start + self._length)
         if self.error is None:
@@ -176,8 +161,7 @@ class _Sink:
         self.closed = True
 
     def place_of(self, name: str, array: pa.Array) -> ColumnPlace:
-        """Return the place of a column of the section."""
-        kind = column_kind(array.type, numpy_type(array.type))
+        kind = column_kind(array.type)
         buffers = array.buffers()[1:]
         if kind == ARROW_KIND or array.null_count:
             return ColumnPlace(name, ARROW_KIND, ())

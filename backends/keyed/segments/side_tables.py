@@ -55,11 +55,7 @@ class Filter:
 
 
 def build_directory(sort_keys: SortKeys) -> Directory | None:
-    """Build a directory with about two rows per prefix; return None if the sort keys are too clustered.
-
-    Args:
-        sort_keys: The sort keys of the rows, ascending; there must be one.
-    """
+    """Build a directory of at least one row, with about two rows per prefix; None if the sort keys are too clustered."""
     rows, first, last = len(sort_keys), int(sort_keys[0]), int(sort_keys[-1])
     span = last - first + 1
     shift = max(0, (span // max(1, rows // _ROWS_PER_BUCKET)).bit_length() - 1)
@@ -78,11 +74,7 @@ def build_directory(sort_keys: SortKeys) -> Directory | None:
 
 
 def build_filter(sort_keys: SortKeys) -> Filter | None:
-    """Build a filter of 8 to 16 bits per row that passes 1 of 8 to 16 absent keys; None if keys are too clustered.
-
-    Args:
-        sort_keys: The sort keys of the rows, ascending; there must be one.
-    """
+    """Build a filter of 8 to 16 bits per row that passes 1 of 8 to 16 absent keys; None if keys are too clustered."""
     rows, first, last = len(sort_keys), int(sort_keys[0]), int(sort_keys[-1])
     shift = max(0, ((last - first + 1) // (_BITS_PER_ROW * rows)).bit_length() - 1)
     first_byte = first >> shift >> 3

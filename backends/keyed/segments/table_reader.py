@@ -10,22 +10,18 @@ from holdfast.backends.keyed.segments.manifest import (
     Slice,
     TableManifest,
     decode_manifest,
+    resolve_migration,
 )
 from holdfast.backends.keyed.segments.merging import scan, sort_key_range
 from holdfast.backends.keyed.segments.rows import OpenSlice, SectionRows, SortedRows
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.segment import StoredSegment
-from holdfast.backends.keyed.segments.stored_specs import resolve_migration
 from holdfast.backends.keyed.table import Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import location_of
 from holdfast.common import read_exactly
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    SegmentsStateHandle,
-    StreamStateHandle,
-)
+from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle, StreamStateHandle
 
 _MAX_SINGLE_READ_BYTES = 256 << 10
 """A section up to this size is read with a single request, even if only some rows are wanted."""
@@ -39,11 +35,7 @@ _MAX_UNCHECKED_STEPS = 1000
 
 @dataclass(frozen=True)
 class RestoredTable:
-    """A table of a checkpoint, as a backend that keeps no segments reads it.
-
-    Attributes:
-        spec: The table's specification when it was stored.
-    """
+    """A table of a checkpoint, as a backend that keeps no segments reads it; `spec` is the stored specification."""
 
     spec: TableSpec
     _manifest: TableManifest
@@ -77,23 +69,20 @@ class RestoredTable:
                 slice_ = whole.within(low, high)
                 if slice_ is not None:
                     located = self._segments.locate(slice_, spec.name)
-                    rows = located.load(specs[slice_.spec], migrations[slice_.spec])
-                    yield OpenSlice(rows, deleted_up_to_ms=slice_.deleted_up_to_ms)
+                    yield located.open(specs[slice_.spec], migrations[slice_.spec])
 
-        first, end = self._range
         size = sum(slice_.size for slice_ in self._manifest.slices())
         if size > _MAX_STEP_BYTES:
             step_rows = min(step_rows, max(1, int(self.stored_rows * _MAX_STEP_BYTES / size)))
         if self.stored_rows > _MAX_UNCHECKED_STEPS * step_rows:
             for slice_ in self._manifest.slices():
                 self._segments.check_rows(slice_)
-        steps = scan(slices, spec, rows=self.stored_rows, step_rows=step_rows, first=first, end=end)
+        steps = scan(slices, spec, self._range, self.stored_rows, step_rows)
         return self._read_steps(steps, spec)
 
     def _read_steps(self, steps: Iterable[SortedRows], spec: TableSpec) -> Iterator[TableRows]:
         try:
-            for step in steps:
-                yield step.table_rows(spec)
+            yield from (step.table_rows(spec) for step in steps)
         finally:
             self._segments.close()
 
@@ -112,11 +101,7 @@ class RestoredTable:
 def read_tables(
     handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange
 ) -> list[RestoredTable]:
-    """Open the tables of several handles, restricted to some key groups.
-
-    Args:
-        handles: Handles of any backend that writes segments; no two have rows of one key group of a table.
-        key_groups: The key groups whose rows are wanted.
+    """Open the tables of several handles of segments, restricted to some key groups.
 
     Raises:
         InvalidRequestError: Two handles have rows of one key group of a table.
@@ -156,15 +141,10 @@ def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRa
 
 
 def check_disjoint(stored: Iterable[tuple[KeyGroupRange, Collection[str]]]) -> None:
-    """Reject handles if two have rows of one key group of a table.
+    """Raise `InvalidRequestError` if two handles have rows of one key group of a table.
 
-    A savepoint that was written with the API has several handles of a key group, with different tables.
-
-    Args:
-        stored: The key groups of each handle, and the names of the tables that it has rows of.
-
-    Raises:
-        InvalidRequestError: Two handles have rows of one key group of a table.
+    A handle is given by its key groups, and the names of the tables that it has rows of. A savepoint that was written
+    with the API has several handles of a key group, with different tables.
     """
     ranges: dict[str, list[tuple[int, int]]] = {}
     for groups, names in stored:
@@ -224,7 +204,7 @@ class StoredSegments:
         first, sort_keys = section.keys_between(slice_.first, slice_.end)
         reads_whole = 2 * len(sort_keys) > section.rows and not is_small
         load_whole = partial(segment.load_section, slice_.section) if reads_whole else None
-        return LocatedRows(section, first, sort_keys, load_whole)
+        return LocatedRows(slice_, section, first, sort_keys, load_whole)
 
     def _segment(self, name: str) -> StoredSegment:
         segment = self._segments.get(name)
@@ -235,14 +215,16 @@ class StoredSegments:
 
 @dataclass(frozen=True, slots=True)
 class LocatedRows:
-    """Rows of a section whose sort keys have been read, but no other columns."""
+    """Rows of a slice whose sort keys have been read, but no other columns."""
 
+    slice: Slice
     section: Section
     first: int
     sort_keys: SortKeys
     load_whole: Callable[[], Section] | None
 
-    def load(self, spec: TableSpec, migration: Migration | None = None) -> SortedRows:
+    def open(self, spec: TableSpec, migration: Migration | None = None) -> OpenSlice:
         """Read the rows into memory."""
         section = self.section if self.load_whole is None else self.load_whole()
-        return SectionRows(section, spec, migration).load(self.first, self.sort_keys)
+        rows = SectionRows(section, spec, migration).load(self.first, self.sort_keys)
+        return OpenSlice(rows, deleted_up_to_ms=self.slice.deleted_up_to_ms)

@@ -6,36 +6,32 @@ but written to separate runs.
 """
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from holdfast.backends.keyed.segments.checkpoint_files import finish_stream, write_manifest
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Run,
     Slice,
+    StoredSpec,
     TableManifest,
     encode_manifest,
+    resolve_migration,
 )
 from holdfast.backends.keyed.segments.merging import merge, sort_key_range
-from holdfast.backends.keyed.segments.rows import OpenSlice, RowRange, SortedRows
+from holdfast.backends.keyed.segments.rows import SortedRows
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
-from holdfast.backends.keyed.segments.stored_specs import StoredSpec, resolve_migration
-from holdfast.backends.keyed.segments.table_reader import (
-    LocatedRows,
-    StoredSegments,
-    read_manifest,
-)
+from holdfast.backends.keyed.segments.table_reader import LocatedRows, StoredSegments, read_manifest
 from holdfast.backends.keyed.table import TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import raise_if_cancelled
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
-from holdfast.locations.storages import CheckpointedStateScope, CheckpointStateOutputStream
+from holdfast.locations.storages import CheckpointedStateScope
 
 STEP_ROWS = 1 << 18
 """Rows of a section: readers have whole sections in memory."""
@@ -57,11 +53,7 @@ def write_tables(
 ) -> SegmentsStateHandle:
     """Write tables into one segment that belongs only to this checkpoint.
 
-    Args:
-        tables: The specification of each table, and its rows: ascending by sort key, as `StateTable.scan` returns
-            them, and with times if the table has a TTL.
-        key_groups: The key groups of the rows.
-        streams: Streams for the segment and the manifest.
+    The rows of each table are ascending by sort key, as `StateTable.scan` returns them, with times if it has a TTL.
 
     Raises:
         InvalidRequestError: Rows are not ascending by sort key.
@@ -69,10 +61,10 @@ def write_tables(
         StorageUnavailableError: The store did not take it.
     """
 
-    def write(writer: SegmentWriter, segment: str) -> dict[str, TableManifest]:
+    def write(writer: SegmentWriter) -> dict[str, TableManifest]:
         manifests: dict[str, TableManifest] = {}
         for spec, chunks in tables:
-            run = _RunWriter(writer, segment, spec.name)
+            run = _RunWriter(writer, spec.name)
             for chunk in chunks:
                 run.add(SortedRows.from_table_rows(chunk), spec)
             manifests[spec.name] = TableManifest((StoredSpec.of(spec),), run.runs(end))
@@ -85,27 +77,18 @@ def write_tables(
 def write_canonical_tables(
     handle: SegmentsStateHandle, streams: SnapshotStreams, *, now_ms: int
 ) -> SegmentsStateHandle:
-    """Merge the rows of segments into a single segment, step by step.
+    """Merge the rows of a handle's segments and key groups into a single segment, step by step.
 
-    Args:
-        handle: The segments; only rows of its key groups count.
-        streams: Streams for the segment and its manifest.
-        now_ms: The present for TTLs, milliseconds.
-
-    Raises:
-        CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: A segment or the manifest is corrupt.
-        UnsupportedFormatError: A newer Holdfast wrote it, or it is a RocksDB database.
-        StorageUnavailableError: The store did not take it.
+    Raises as `write_canonical`, and `UnsupportedFormatError` for a RocksDB database.
     """
     key_groups = KeyGroupRange(*handle.key_groups)
     manifest = read_manifest([handle], key_groups)
     segments = StoredSegments(handle.segments)
     first, end = sort_key_range(key_groups)
 
-    def write(writer: SegmentWriter, segment: str) -> dict[str, TableManifest]:
+    def write(writer: SegmentWriter) -> dict[str, TableManifest]:
         return {
-            name: _CanonicalWriter(table, segments, now_ms).write(writer, segment, first, end)
+            name: _CanonicalWriter(table, segments, now_ms).write(writer, first, end)
             for name, table in manifest.tables.items()
         }
 
@@ -116,55 +99,33 @@ def write_canonical_tables(
 
 
 def _write_segment(
-    write: Callable[[SegmentWriter, str], dict[str, TableManifest]],
+    write: Callable[[SegmentWriter], dict[str, TableManifest]],
     key_groups: KeyGroupRange,
     streams: SnapshotStreams,
 ) -> SegmentsStateHandle:
-    """Write a segment and a manifest; `write` adds sections to a segment of a name, and returns their tables."""
-    name = new_segment_name()
+    """Write a segment and a manifest; `write` adds sections to the segment, and returns their tables."""
     segments: dict[str, StreamStateHandle] = {}
     with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
         writer = SegmentWriter(stream.write)
-        manifests = write(writer, name)
+        manifests = write(writer)
         if writer.sections:
             writer.finish()
-            segments[name] = finish_stream(streams, stream)
-    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
-        stream.write(encode_manifest(Manifest(manifests)))
-        manifest = finish_stream(streams, stream)
-    return SegmentsStateHandle(
-        (key_groups.start_key_group, key_groups.end_key_group), segments, manifest
-    )
-
-
-def new_segment_name() -> str:
-    """Return a unique name for a segment."""
-    return os.urandom(16).hex()
-
-
-def finish_stream(
-    streams: SnapshotStreams, stream: CheckpointStateOutputStream
-) -> StreamStateHandle:
-    """Close a stream that is not empty. Raises `StorageUnavailableError`."""
-    handle = streams.finish(stream)
-    assert handle is not None  # only of an empty stream
-    return handle
+            segments[writer.name] = finish_stream(streams, stream)
+    return write_manifest(streams, encode_manifest(Manifest(manifests)), key_groups, segments)
 
 
 class _RunWriter:
-    """Writer of a table's rows as slices of one run, in a segment of a name."""
+    """Writer of a table's rows as slices of one run."""
 
-    def __init__(self, writer: SegmentWriter, segment: str, table: str) -> None:
+    def __init__(self, writer: SegmentWriter, table: str) -> None:
         self._writer = writer
-        self._segment = segment
         self._table = table
         self._slices: list[Slice] = []
 
     def add(self, rows: SortedRows, spec: TableSpec, number: int = 0) -> None:
-        """Add rows with greater sort keys than before, and the spec with this index among those of the table.
+        """Add rows with greater sort keys than before, else raise `InvalidRequestError`.
 
-        Raises:
-            InvalidRequestError: The rows are not ascending by sort key.
+        `number` is the index of the spec among those of the table.
         """
         for step in _split_rows(rows):
             first, last = int(step.sort_keys[0]), int(step.sort_keys[-1])
@@ -174,11 +135,10 @@ class _RunWriter:
             section = self._writer.add_section(self._table, step.sort_keys, step.columns(spec))
             row_bytes = step.size / step.rows
             self._slices.append(
-                Slice(self._segment, section, first, last + 1, step.rows, row_bytes, number)
+                Slice(self._writer.name, section, first, last + 1, step.rows, row_bytes, number)
             )
 
     def runs(self, end: int) -> tuple[Run, ...]:
-        """Return the run, extended to the sort key `end`; none without rows."""
         ends = [slice_.first for slice_ in self._slices[1:]] + [end]
         slices = [
             msgspec.structs.replace(slice_, end=next_first)
@@ -195,15 +155,6 @@ def _split_rows(rows: SortedRows) -> Iterator[SortedRows]:
     for first, end in itertools.pairwise(edges):
         if first < end:
             yield rows.cut(first, end)
-
-
-@dataclass(frozen=True, slots=True)
-class _LocatedSlice:
-    """A slice whose sort keys have been read, and the number of its form."""
-
-    slice: Slice
-    form: int
-    located: LocatedRows
 
 
 class _CanonicalWriter:
@@ -229,7 +180,7 @@ class _CanonicalWriter:
         self._step_rows = max(1, min(MERGED_ROWS, int(_MAX_STEP_BYTES * rows / max(1, size))))
         self._steps = max(1, -(-rows // self._step_rows))
 
-    def write(self, writer: SegmentWriter, segment: str, first: int, end: int) -> TableManifest:
+    def write(self, writer: SegmentWriter, first: int, end: int) -> TableManifest:
         """Add the rows between two sort keys to a segment."""
         runs: list[_RunWriter] = []  # from the bottom up
         for low, high in itertools.pairwise(self._edges(first, end)):
@@ -237,7 +188,7 @@ class _CanonicalWriter:
                 raise_if_cancelled()
                 for depth, (form, rows) in enumerate(self._merge(step)):
                     if depth == len(runs):
-                        runs.append(_RunWriter(writer, segment, self._table.spec.name))
+                        runs.append(_RunWriter(writer, self._table.spec.name))
                     runs[depth].add(rows, self._specs[form], self._used.index(form))
         return TableManifest(
             tuple(self._table.specs[form] for form in self._used),
@@ -253,19 +204,15 @@ class _CanonicalWriter:
             }
         return sorted(edges)
 
-    def _steps_between(self, low: int, high: int) -> Iterator[list[_LocatedSlice]]:
+    def _steps_between(self, low: int, high: int) -> Iterator[list[LocatedRows]]:
         """Return the slices between two sort keys, newest first; in several steps if they have too many rows."""
         slices = (slice_.within(low, high) for slice_ in self._table.slices())
         step = [
-            _LocatedSlice(
-                slice_,
-                self._forms[slice_.spec],
-                self._segments.locate(slice_, self._table.spec.name),
-            )
+            self._segments.locate(slice_, self._table.spec.name)
             for slice_ in slices
             if slice_ is not None
         ]
-        keys = [each.located.sort_keys for each in step]
+        keys = [rows.sort_keys for rows in step]
         if sum(map(len, keys)) > _MAX_STEPS * self._step_rows:
             ordered = np.sort(np.concatenate(keys))
             cuts = np.unique(ordered[self._step_rows :: self._step_rows]).tolist()
@@ -276,17 +223,14 @@ class _CanonicalWriter:
                 return
         yield step
 
-    def _merge(self, step: list[_LocatedSlice]) -> Iterator[tuple[int, SortedRows]]:
+    def _merge(self, step: list[LocatedRows]) -> Iterator[tuple[int, SortedRows]]:
         """Merge adjacent slices of one form; return each form's number and rows, from the bottom up."""
-        forms = [(form, list(group)) for form, group in itertools.groupby(step, lambda s: s.form)]
+        groups = itertools.groupby(step, lambda rows: self._forms[rows.slice.spec])
+        forms = [(form, list(group)) for form, group in groups]
         for number, (form, slices) in enumerate(reversed(forms)):
-            ranges = [self._row_range(each) for each in slices]
+            ranges = [rows.open(self._specs[rows.slice.spec]).row_range() for rows in slices]
             now_ms = self._now_ms[form]
             yield form, merge(ranges, self._specs[form], is_bottom=not number, now_ms=now_ms)
-
-    def _row_range(self, each: _LocatedSlice) -> RowRange:
-        rows = each.located.load(self._specs[each.slice.spec])
-        return OpenSlice(rows, deleted_up_to_ms=each.slice.deleted_up_to_ms).row_range()
 
     def _expiry_time(self, form: int, now_ms: int) -> int | None:
         """Return the present for rows of a form, shifted so that they live as long as those of the newest form."""

@@ -16,19 +16,14 @@ The trailer has the place of everything else, and a checksum for each block of t
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
-from holdfast.common import (
-    BlockBytes,
-    Count,
-    Frame,
-    check_crc32c,
-    crc32c,
-    message_pack_decoder,
-)
+from holdfast.backends.keyed.columns import numpy_type
+from holdfast.common import BlockBytes, Count, Frame, check_crc32c, crc32c, message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError
 
 FRAME = Frame(b"HOLDSEGM", 1, "segment")
@@ -49,14 +44,7 @@ _Bytes = tuple[Count, Count]
 _Shift = Annotated[int, msgspec.Meta(ge=0, le=63)]
 
 FIXED_KINDS = frozenset(
-    {
-        *(f"<{kind}{width}" for kind in "iu" for width in (2, 4, 8)),
-        "|i1",
-        "|u1",
-        "<f2",
-        "<f4",
-        "<f8",
-    }
+    {"|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"}
 )
 """Kinds of columns that are contiguous numbers: NumPy's name of the type."""
 
@@ -132,7 +120,6 @@ class Trailer(msgspec.Struct, frozen=True):
 
 
 def header() -> bytes:
-    """Return the first bytes of a segment."""
     return _HEADER.pack(FRAME.magic, FRAME.version)
 
 
@@ -145,12 +132,7 @@ def encode_trailer(trailer: Trailer) -> bytes:
 def decode_trailer(
     size: int, read: Callable[[int, int], memoryview], location: str
 ) -> tuple[Trailer, int]:
-    """Read the trailer of a segment; return it, and its offset.
-
-    Args:
-        size: Length of the segment in bytes.
-        read: Reads bytes by offset and length.
-        location: The file, for errors.
+    """Read the trailer of a segment of `size` bytes; return it, and its offset. `read` takes an offset and a length.
 
     Raises:
         CheckpointCorruptedError: The bytes are not a segment, were cut or changed, or have invalid numbers.
@@ -187,13 +169,7 @@ def decode_trailer(
 def find_corrupt_block(
     trailer: Trailer, numbers: Sequence[int], blocks: Iterable[memoryview]
 ) -> str | None:
-    """Verify blocks; return a description of the first corrupt one, or None.
-
-    Args:
-        trailer: The checksums.
-        numbers: The blocks' numbers, counted from the start of the segment.
-        blocks: The bytes of each block.
-    """
+    """Verify blocks, given by their numbers in the segment and their bytes; describe the first corrupt one, or return None."""
     if not numbers:
         return None
     expected = np.frombuffer(trailer.blocks, ">u4").take(numbers)
@@ -258,13 +234,9 @@ def _find_wrong_buffers(column: ColumnPlace, rows: int) -> str | None:
     return None
 
 
-def column_kind(type: Any, dtype: np.dtype[Any] | None) -> str:
-    """Return the kind of a column without nulls.
-
-    Args:
-        type: Arrow's type.
-        dtype: The NumPy type; None if the column is an Arrow array.
-    """
+def column_kind(type: pa.DataType) -> str:
+    """Return the kind of a column without nulls."""
+    dtype = numpy_type(type)
     if dtype is not None:
         return dtype.str
     return str(type) if str(type) in TEXT_KINDS else ARROW_KIND

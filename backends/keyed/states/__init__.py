@@ -4,8 +4,7 @@
                    …Columns is a state of many keys at once, by Arrow arrays; …State is the same state of the current
                    key, by Python objects: a layer over …Columns that reads and writes many keys in one call
     current_key    the current key, and pages: values of the keys of a batch as Python objects
-    state_rows     the rows of a state in its table; value_form converts values to columns and back
-    scalar_folds   known functions such as `sum`, for two Python objects
+    state_rows     the rows of a state in its table, and the form of values in columns
 
 Start with `value_state`.
 """
@@ -24,9 +23,8 @@ from holdfast.backends.keyed.states.reducing_state import (
     FoldingColumns,
     ReducingState,
 )
-from holdfast.backends.keyed.states.state_rows import CheckedRows, ValueRows
+from holdfast.backends.keyed.states.state_rows import CheckedRows, ListForm, ValueForm, ValueRows
 from holdfast.backends.keyed.states.timers import TIME, FiredTimers, Timers, TimerService
-from holdfast.backends.keyed.states.value_form import ListForm, ValueForm
 from holdfast.backends.keyed.states.value_state import ValueColumns, ValueState
 
 __all__ = [

@@ -11,18 +11,13 @@ from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import KeyCursor, MergeableView, ValuePage
 from holdfast.backends.keyed.states.reducing_state import FoldingColumns
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
-from holdfast.backends.keyed.states.value_form import combine_chunks
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, combine_chunks
 from holdfast.backends.serializers import serializer_of
 from holdfast.errors import InvalidRequestError
 
 
 class AverageColumns(StateColumns):
-    """A state of means of many keys at once: sums and counts, which are written without reading.
-
-    Args:
-        rows: The rows of the state, one for each key with a value.
-    """
+    """A state of means of many keys at once: sums and counts, which are written without reading."""
 
     def __init__(self, rows: ValueRows) -> None:
         super().__init__(rows)
@@ -46,12 +41,7 @@ class AverageColumns(StateColumns):
 
 
 class AggregatingColumns(StateColumns):
-    """A state of many keys at once with an `AggregateFunction`, which is called for each value.
-
-    Args:
-        rows: The rows of the state, one for each key with an accumulator.
-        function: The aggregate function.
-    """
+    """A state of many keys at once with an `AggregateFunction`, which is called for each value."""
 
     def __init__(self, rows: ValueRows, function: AggregateFunction) -> None:
         super().__init__(rows)
@@ -95,11 +85,7 @@ _FLOATS = serializer_of(float, {})
 
 
 class Average(AggregateFunction):
-    """The mean of numbers.
-
-    Args:
-        name: The state's name, for errors.
-    """
+    """The mean of numbers. Errors name the state."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -130,8 +116,6 @@ class Average(AggregateFunction):
 
 class AccumulatorPage(ValuePage):
     """The accumulators of the keys of a batch."""
-
-    __slots__ = ("_function",)
 
     def __init__(self, rows: ValueRows, function: AggregateFunction, keys: Keys) -> None:
         super().__init__(rows, keys)

@@ -69,14 +69,14 @@ class KeyCursor:
         """Make a key current: that at an index, whose position in the order is not below the last one."""
         self._position, self.index = position, index
 
-    def current(self) -> tuple[Keys, int]:
-        """Return the keys of the batch and the index of the current one. Raises `InvalidRequestError` without one."""
+    def current(self) -> int:
+        """Return the index of the current key. Raises `InvalidRequestError` without one."""
         if self.keys is None or self.index is None:
             raise InvalidRequestError(
                 "no key is current: state of the current key can be used after `begin_batch` and `set_current_key`, "
                 "until the batch ends"
             )
-        return self.keys, self.index
+        return self.index
 
     def upcoming(self, positions: int) -> Positions | None:
         """Return the current key and those of the next positions, ascending; None for all keys, if their order is unknown."""
@@ -147,10 +147,7 @@ class CurrentKeyView(Generic[_Page, _Columns]):
         self._select(None)
 
     def flush(self) -> None:
-        """Write back changes, and forget values that were read.
-
-        Raises `InvalidRequestError` if a value that was given to the state is of another type.
-        """
+        """Write back changes, and forget values that were read. Raises `InvalidRequestError` for a value of another type."""
         pages = list(self._pages.values())
         self.discard()
         for page in pages:
@@ -171,7 +168,7 @@ class CurrentKeyView(Generic[_Page, _Columns]):
         """Return the current page and the index of the current key."""
         page, index = self._page, self._cursor.index
         if page is None or index is None:
-            _, index = self._cursor.current()
+            index = self._cursor.current()
             page = self._page_in(self._current_namespace())
             self._select(page)
         return page, index
@@ -277,9 +274,9 @@ class MergeableView(CurrentKeyView[_Mergeable, _Columns]):
             sources: The namespaces that lose their values, in the order in which these are merged.
 
         Raises:
-            InvalidRequestError: No key is current, or a namespace is not valid for the state.
+            InvalidRequestError: A namespace is not valid for the state.
         """
-        _, index = self._cursor.current()
+        index = self._cursor.current()
         values = [self._page_in(tuple(source)).take(index) for source in sources]
         merged = self._page_in(tuple(target))
         for value in values:
@@ -297,8 +294,6 @@ class ValuePage:
         changed: 1 for the keys whose value must be written back, else 0.
         refreshed: 1 for the keys whose time to live restarts when they are read; None if it never does.
     """
-
-    __slots__ = ("_column", "changed", "keys", "refreshed", "rows", "values")
 
     def __init__(self, rows: ValueRows, keys: Keys) -> None:
         self.rows = rows

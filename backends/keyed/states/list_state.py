@@ -13,20 +13,13 @@ from holdfast.backends.arrow import Elements, is_list, offsets_of
 from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import KeyCursor, MergeableView, ReadAhead
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
-from holdfast.backends.keyed.states.value_form import ListForm, plain_lists
+from holdfast.backends.keyed.states.state_rows import ListForm, StateColumns, ValueRows, plain_lists
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
 
 class ListColumns(StateColumns):
-    """A list state of many keys at once.
-
-    Args:
-        rows: The rows of the state, one for each key with elements.
-        form: The form of lists in the rows.
-        now_ms: The time of the batch.
-    """
+    """A list state of many keys at once."""
 
     def __init__(self, rows: ValueRows, form: ListForm, now_ms: Callable[[], int]) -> None:
         super().__init__(rows)
@@ -185,8 +178,6 @@ class KeyedListState(MergeableView["ListPage", ListColumns]):
 
 class ListPage:
     """The lists of the keys of a batch."""
-
-    __slots__ = ("_added", "_columns", "_keys", "_living", "_read", "_replaced", "_stored")
 
     def __init__(self, columns: ListColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor, ReadAhead
-from holdfast.backends.keyed.states.state_rows import ValueRows
-from holdfast.backends.keyed.states.value_form import ValueForm
+from holdfast.backends.keyed.states.state_rows import ValueForm, ValueRows
 from holdfast.backends.keyed.table import Identities, Operation, TableRows
 from holdfast.common import gc_paused
 from holdfast.errors import InvalidRequestError
@@ -54,10 +52,6 @@ class MapColumns:
     An entry is named by the index of its key in `keys`, and by its map key: methods take the map key of each row, and
     the index of each row's key in `keys`, None for the rows of the batch. They raise `InvalidRequestError` as those of
     other states do, also for map keys of another type.
-
-    Args:
-        rows: The rows of the state, one for each entry.
-        key_form: The form of map keys in the rows.
     """
 
     def __init__(self, rows: ValueRows, key_form: ValueForm) -> None:
@@ -302,18 +296,6 @@ class MapPage:
     reading its map.
     """
 
-    __slots__ = (
-        "_changes",
-        "_cleared",
-        "_columns",
-        "_is_refreshed",
-        "_keys",
-        "_looked_up",
-        "_looked_up_index",
-        "_maps",
-        "_read",
-    )
-
     def __init__(self, columns: MapColumns, cursor: KeyCursor, keys: Keys) -> None:
         self._columns = columns
         self._is_refreshed = columns.rows.is_refreshed_by_reading
@@ -399,12 +381,11 @@ class MapPage:
                 map_keys = list(map(as_key, map_keys))
             hashable = columns.key_form.hashable
             names = map_keys if hashable is None else list(map(hashable, map_keys))
-            pairs = list(zip(map_keys, columns.rows.form.decode(entries.values), strict=True))
-            bounds = np.searchsorted(entries.indices, np.arange(len(indices) + 1)).tolist()
-            self._maps = {
-                index: dict(zip(names[first:end], pairs[first:end], strict=True))
-                for index, (first, end) in zip(indices, pairwise(bounds), strict=True)
-            }
+            pairs = zip(map_keys, columns.rows.form.decode(entries.values), strict=True)
+            maps: list[dict[Any, _Entry]] = [{} for _ in indices]
+            for at, name, pair in zip(entries.indices.tolist(), names, pairs, strict=True):
+                maps[at][name] = pair
+            self._maps = dict(zip(indices, maps, strict=True))
         for index in self._cleared.intersection(self._maps):
             self._maps[index] = {}
         for index in self._changes.keys() & self._maps.keys():

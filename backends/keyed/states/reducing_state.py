@@ -1,31 +1,157 @@
-"""A value of each key, to which all added values are reduced."""
+"""A value of each key, to which all added values are reduced.
 
-from collections.abc import Mapping, Sequence
+A known function such as `sum` has the same results for two Python objects as for whole columns. Both objects are values as
+a column of the state's type returns them, and so is the result, except a sum that is too large for the type: that is
+found when it is written back.
+"""
+
+import datetime as dt
+import decimal
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
-from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of
+from holdfast.backends.arrow import Elements, IncompatibleValueError, chunks_of, union_of_sketches
 from holdfast.backends.descriptors import KnownFunction
 from holdfast.backends.keyed.columns import from_arrow, take, to_arrow
 from holdfast.backends.keyed.folding import fold_column, fold_into
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import UNREAD, KeyCursor, MergeableView, ValuePage
-from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of, field_of
-from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows
-from holdfast.backends.keyed.states.value_form import combine_chunks
+from holdfast.backends.keyed.states.state_rows import StateColumns, ValueRows, combine_chunks
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
+
+Combine = Callable[[Any, Any], Any]
+
+_DOUBLE_BITS = 64
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EXACT = decimal.Context(
+    prec=200, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[decimal.Inexact]
+)
+"""Arrow's decimals have at most 76 digits; sums of decimals can't use up the rest in any realistic time."""
+
+
+def combination_of(
+    function: KnownFunction | Mapping[str, KnownFunction], type_: pa.DataType
+) -> Combine:
+    """Return the function that reduces two values to one: a known function, or one for each field of a struct.
+
+    Args:
+        function: The function, or functions by the names of fields.
+        type_: Type of the values.
+    """
+    if isinstance(function, str):
+        return _combination_of(function, type_)
+    combinations = {
+        name: _combination_of(known, type_.field(name).type) for name, known in function.items()
+    }
+
+    def combine(value: Any, other: Any) -> Any:
+        fields = {
+            name: _combine_or_null(combination, field_of(value, name), field_of(other, name))
+            for name, combination in combinations.items()
+        }
+        return fields if isinstance(value, Mapping) else type(value)(**fields)
+
+    return combine
+
+
+def _combination_of(function: KnownFunction, type_: pa.DataType) -> Combine:
+    """Return the function for values of a type."""
+    if function == "sum":
+        return _sum_of(type_)
+    if function in ("min", "max") and (types.is_struct(type_) or types.is_timestamp(type_)):
+        pick = min if function == "min" else max
+        return lambda value, other: pick(value, other, key=partial(_rank, type_))
+    return _COMBINATIONS[function]
+
+
+def _sum_of(type_: pa.DataType) -> Combine:
+    if types.is_decimal(type_):
+        return _EXACT.add
+    if types.is_floating(type_) and type_.bit_width < _DOUBLE_BITS:
+        narrow = np.dtype(type_.to_pandas_dtype()).type
+
+        def add(value: Any, other: Any) -> Any:
+            with np.errstate(over="ignore"):  # infinity is a valid sum
+                return float(narrow(value + other))
+
+        return add
+    return _add_durations if types.is_duration(type_) else operator.add
+
+
+def _add_durations(value: Any, other: Any) -> Any:
+    try:
+        return value + other
+    except (ArithmeticError, ValueError) as error:  # of pandas, too
+        raise InvalidRequestError(
+            "a sum of durations is too large for Python's timedelta"
+        ) from error
+
+
+def _rank(type_: pa.DataType, value: Any) -> Any:
+    """Return the sort key of a value: for a struct those of its fields, null first and NaN last; for an instant the time since 1970."""
+    if types.is_struct(type_):
+        fields = [(field.type, field_of(value, field.name)) for field in type_]
+        return [(0,) if inner is None else (1, _rank(kind, inner)) for kind, inner in fields]
+    if types.is_timestamp(type_) and type_.tz is not None:
+        value -= _EPOCH  # Python compares local times, and some of a zone occur twice
+    return (1, 0.0) if _is_nan(value) else (0, value)
+
+
+def field_of(value: Any, name: str) -> Any:
+    """Return a field of a struct: of a mapping, or of an object."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+
+
+def _combine_or_null(combination: Combine, value: Any, other: Any) -> Any:
+    """Combine two values; a null counts for nothing."""
+    if value is None or other is None:
+        return other if value is None else value
+    return combination(value, other)
+
+
+def _min(value: Any, other: Any) -> Any:
+    """Return the smaller value; NaN is greater than all others."""
+    return other if _is_nan(value) or other < value else value
+
+
+def _max(value: Any, other: Any) -> Any:
+    return other if _is_nan(other) or other > value else value
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _union(value: bytes, other: bytes) -> bytes:
+    try:
+        return union_of_sketches([value, other])
+    except IncompatibleValueError as error:
+        raise InvalidRequestError(str(error)) from error
+
+
+_COMBINATIONS: dict[KnownFunction, Combine] = {
+    "count": operator.add,
+    "min": _min,
+    "max": _max,
+    "any": operator.or_,
+    "all": operator.and_,
+    "concatenate": lambda value, other: [*value, *other],
+    "hll_union": _union,
+}
 
 
 class FoldingColumns(StateColumns):
     """A reducing state of many keys at once, with known functions: values are added without reading.
 
-    Args:
-        rows: The rows of the state, one for each key with a value.
-        functions: The function of each column of values.
+    Each column of values has a function.
     """
 
     def __init__(self, rows: ValueRows, functions: Sequence[KnownFunction]) -> None:
@@ -82,17 +208,17 @@ class FoldingColumns(StateColumns):
     def _columns_of(self, values: Elements | Mapping[str, Elements] | None) -> list[pa.Array]:
         """Return the columns of values, and placeholders for counted columns."""
         if values is None or isinstance(values, Mapping):
-            given = values or {}
+            given, names = values or {}, [field.name for field in self._fields]
             counted = {
-                field.name
-                for field, function in zip(self._fields, self.functions, strict=True)
+                name
+                for name, function in zip(names, self.functions, strict=True)
                 if function == "count"
             }
-            missing = [field.name for field in self._fields if field.name not in {*given, *counted}]
-            unknown = [name for name in given if name not in {field.name for field in self._fields}]
+            missing = [name for name in names if name not in {*given, *counted}]
+            unknown = [name for name in given if name not in names]
             if missing or unknown:
                 raise InvalidRequestError(
-                    f"state {self.rows.name!r} adds columns {[field.name for field in self._fields]}; "
+                    f"state {self.rows.name!r} adds columns {names}; "
                     f"{missing or unknown} {'are missing' if missing else 'are unknown'}"
                 )
             return [
@@ -113,12 +239,7 @@ class FoldingColumns(StateColumns):
 
 
 class CombiningColumns(StateColumns):
-    """A reducing state of many keys at once, with a Python function that is called for each value.
-
-    Args:
-        rows: The rows of the state, one for each key with a value.
-        combine: Reduces two values to one.
-    """
+    """A reducing state of many keys at once, with a Python function of two values that is called for each value."""
 
     def __init__(self, rows: ValueRows, combine: Combine) -> None:
         super().__init__(rows)
@@ -212,8 +333,6 @@ class ReducingState(MergeableView["FoldPage", FoldingColumns | CombiningColumns]
 
 class FoldPage(ValuePage):
     """The values of the keys of a batch, and values that were added to keys that were not read."""
-
-    __slots__ = ("_added", "_columns", "_combine")
 
     def __init__(
         self, columns: FoldingColumns | CombiningColumns, combine: Combine, keys: Keys

@@ -15,8 +15,14 @@ from holdfast.backends.keyed.grouping import Positions, group_rows
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.current_key import CurrentKeyView, KeyCursor
 from holdfast.backends.keyed.states.state_rows import CheckedRows
-from holdfast.backends.keyed.table import Identities, Operation, SortKeys
-from holdfast.backends.keyed.times import MIN_TIME_MS, time_part, whole_ms
+from holdfast.backends.keyed.table import (
+    MIN_TIME_MS,
+    Identities,
+    Operation,
+    SortKeys,
+    time_part,
+    whole_ms,
+)
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
@@ -255,10 +261,9 @@ class TimerService(CurrentKeyView["TimerPage", Timers]):
         return self._columns.earliest()
 
     def begin_calls(self, calls: Sequence[tuple[int, int]]) -> None:
-        """Begin the calls for timers that have fired. Until its call has ended, a timer still exists for its key.
+        """Begin the calls for timers that have fired, each with the index of its key and its time, in their order.
 
-        Args:
-            calls: The index of the key, and the time, of each timer in the order of calls.
+        Until its call has ended, a timer still exists for its key.
         """
         self._calls, self._ended_calls, self._fired = calls, 0, None
 
@@ -281,8 +286,6 @@ class TimerPage:
 
     A change is the last operation on a timer; None if it takes back the timer's earlier operations.
     """
-
-    __slots__ = ("_by_key", "_changes", "_columns", "_keys", "_stored")
 
     def __init__(self, columns: Timers, keys: Keys) -> None:
         self._changes: dict[tuple[int, int], Operation | None] = {}

@@ -16,18 +16,16 @@ from holdfast.cli.options import (
     retry_if_deleted,
 )
 from holdfast.cli.output import bytes_text, count_text, print_json, print_line, print_pairs
-from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
     HISTORY,
     SPARK,
     SPARK_FILES,
-    SparkFilesComparison,
     all_streams,
     compare_spark_files,
-    progress_of,
-    spark_files_of,
+    find_progress,
+    find_spark_files,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +33,13 @@ if TYPE_CHECKING:
 
 _MAX_SUBTASKS = 8
 """Number of subtasks to list."""
+
+_KINDS_OF_FILES = {
+    "only_first": "files only in the first",
+    "only_second": "files only in the second",
+    "shared": "files of both",
+    "copies": "same bytes elsewhere",
+}
 
 _TIME = "batchTimestampMs"
 
@@ -93,16 +98,13 @@ def _compare(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[st
     subtasks = compare_subtasks(*metadata)
     coordinator_states = _other_coordinator_states(*metadata)
     # If only one is a savepoint, only the state of operators is compared.
-    both = (first, second)
-    has_spark_files = all(
-        SPARK_FILES in checkpoint.metadata.coordinator_states for checkpoint in both
-    )
-    spark_files = _compare_spark_files(*both) if has_spark_files else None
-    streams = [
-        all_streams(checkpoint) if has_spark_files else checkpoint.metadata.streams()
-        for checkpoint in both
-    ]
-    files = compare_files(*streams)
+    old, new = find_spark_files(first), find_spark_files(second)
+    if old is None or new is None:
+        spark_files = None
+        files = compare_files(*(each.streams() for each in metadata))
+    else:
+        spark_files = compare_spark_files(old, new)
+        files = compare_files(all_streams(first), all_streams(second))
     progress = {
         name: [before, after]
         for name, before, after in zip(
@@ -135,36 +137,20 @@ def _other_coordinator_states(first: CheckpointMetadata, second: CheckpointMetad
     return [name for name in names if old.get(name) != new.get(name)]
 
 
-def _compare_spark_files(
-    first: CompletedCheckpoint, second: CompletedCheckpoint
-) -> SparkFilesComparison:
-    old, new = (
-        spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
-        for checkpoint in (first, second)
-    )
-    return compare_spark_files(old, new)
-
-
 def _position(checkpoint: CompletedCheckpoint) -> tuple[Any, ...]:
     """Return the job, and batch, query id and offsets if a Spark query took the checkpoint."""
-    job = checkpoint.metadata.job_id
-    if SPARK not in checkpoint.metadata.coordinator_states:
+    job, progress = checkpoint.metadata.job_id, find_progress(checkpoint.metadata)
+    if progress is None:
         return job, None, None, None
-    progress = progress_of(checkpoint.metadata)
     return job, progress.batch_id, progress.query_id, progress.offsets
 
 
 def _files(files: "FileComparison") -> dict[str, Any]:
-    def file_rows(handles: tuple[FileStateHandle, ...]) -> list[dict[str, Any]]:
-        return [{"uri": file.uri, "bytes": file.size} for file in handles]
-
-    return {
-        "only_first": file_rows(files.only_first),
-        "only_second": file_rows(files.only_second),
-        "shared": file_rows(files.shared),
-        "copies": file_rows(files.copies),
-        "inline_differs": files.inline_differs,
+    rows = {
+        name: [{"uri": file.uri, "bytes": file.size} for file in getattr(files, name)]
+        for name in _KINDS_OF_FILES
     }
+    return {**rows, "inline_differs": files.inline_differs}
 
 
 def _print(comparison: dict[str, Any]) -> None:
@@ -272,14 +258,8 @@ def _text(value: Any) -> str:
 
 def _print_files(files: dict[str, Any]) -> None:
     print_line()
-    kinds = {
-        "only_first": "files only in the first",
-        "only_second": "files only in the second",
-        "shared": "files of both",
-        "copies": "same bytes elsewhere",
-    }
     pairs = {}
-    for key, title in kinds.items():
+    for key, title in _KINDS_OF_FILES.items():
         size = sum(file["bytes"] for file in files[key])
         pairs[title] = f"{count_text(len(files[key]), 'file')}, {bytes_text(size)}"
     pairs["state in metadata"] = "different" if files["inline_differs"] else "equal"

@@ -267,11 +267,7 @@ def import_command(options: argparse.Namespace) -> int:
     write_and_print(
         options,
         lambda: states_read.write(options.to),
-        {
-            "states": rows,
-            "lost": states_read.lost,
-            "starting_offsets": planned.starting_offsets,
-        },
+        {"states": rows, "lost": states_read.lost, "starting_offsets": planned.starting_offsets},
         hint="delete the incomplete directory in --to",
         next_step="start a query from the savepoint with spark.holdfast.savepoint.path",
     )

@@ -151,16 +151,12 @@ def _history_rows(
         retained = {checkpoint.checkpoint_id for checkpoint in job}
         common = {"job": job[-1].metadata.job_id, "directory": directory}
         timed = [
-            *(
-                (row["failed_ms"], common | {"kind": "failed attempt"} | row)
-                for row in history.attempt_rows()
-            ),
-            *(
-                (row["completed_ms"], common | {"kind": "checkpoint"} | row)
-                for row in history.checkpoint_rows(retained)
-            ),
+            *(common | {"kind": "failed attempt"} | row for row in history.attempt_rows()),
+            *(common | {"kind": "checkpoint"} | row for row in history.checkpoint_rows(retained)),
         ]
-        rows += [row for _, row in sorted(timed, key=lambda pair: pair[0])]
+        rows += sorted(
+            timed, key=lambda row: row["failed_ms" if "reason" in row else "completed_ms"]
+        )
     return rows
 
 

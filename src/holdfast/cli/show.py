@@ -40,10 +40,10 @@ from holdfast.spark_progress import (
     SPARK_FILES,
     CheckpointView,
     all_streams,
+    find_progress,
+    find_spark_files,
     iso_time,
-    progress_of,
     sources_of,
-    spark_files_of,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _checkpoint_values(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
             message = "checkpoint was deleted while it was read"
             raise CheckpointNotFoundError(message, pointer)
         view["operators"][uid]["states"] = states
-    progress = progress_of(metadata) if SPARK in metadata.coordinator_states else None
+    progress = find_progress(metadata)
     others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES, HISTORY}
     return view | {
         "claimed_by": claimant_values(pointer),
@@ -142,9 +142,9 @@ def _source_text(source: Any) -> str:
 
 
 def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
-    if SPARK_FILES not in checkpoint.metadata.coordinator_states:
+    content = find_spark_files(checkpoint)
+    if content is None:
         return None
-    content = spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
     return {
         "is_committed": content.is_committed,
         "settings": content.settings,

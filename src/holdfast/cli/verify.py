@@ -101,27 +101,23 @@ def _verify(
     options: argparse.Namespace,
 ) -> tuple[_Selection, list[VerifiedFile], list[CompletedCheckpoint]]:
     """Verify until no checkpoint is deleted in the meantime; return all files that were read, and the checkpoints."""
-    task = _select(options)
-    files = list(task.failed)
+    files: list[VerifiedFile] = []
     checkpoints: list[CompletedCheckpoint] = []
+    seen: set[str] = set()
+    # Running jobs replace checkpoints that they delete: the new ones are verified in the next pass.
     for _ in range(_MAX_PASSES):
+        task = _select(options)
+        files += [file for file in task.failed if file not in files]
+        new = [item for pointer, item in task.checkpoints.items() if pointer not in seen]
+        seen |= task.checkpoints.keys()
         gone: list[CompletedCheckpoint] = []
-        files += _verify_files(list(task.checkpoints.values()), files, gone)
-        checkpoints += [item for item in task.checkpoints.values() if item not in gone]
+        files += _verify_files(new, files, gone)
+        checkpoints += [item for item in new if item not in gone]
         if not gone:
             break
         if not options.all:
             for item in gone:
                 print_status(f"{item.location.external_pointer} was deleted while it was read")
-        # Running jobs have replaced the deleted checkpoints: verify the new ones, too.
-        known = {item.location.external_pointer for item in (*checkpoints, *gone)}
-        task = _select(options)
-        files += [file for file in task.failed if file not in files]
-        task.checkpoints = {
-            pointer: item for pointer, item in task.checkpoints.items() if pointer not in known
-        }
-        if not task.checkpoints:
-            break
     else:
         print_status(
             "checkpoints are deleted faster than they can be read; keep more of them "

@@ -163,7 +163,6 @@ def check_nulls(rows: pa.RecordBatch, names: Iterable[str]) -> None:
 
 @contextmanager
 def java_values() -> Iterator[None]:
-    """Translate errors of encoders to `InvalidRequestError`."""
     try:
         yield
     except (AttributeError, TypeError, struct.error, UnicodeEncodeError):
@@ -201,41 +200,28 @@ def _timer_entries(columns: list[list[Any]]) -> Iterable[tuple[bytes, bytes, byt
 
 
 def _content(spec: TableSpec, columns: pa.Schema) -> tuple[bytes, _Rest]:
-    """Return the snapshot and encoder of a state's values."""
+    """Return the snapshot and encoder of a state's values, which may have the time of their last use."""
     type = columns.field(_VALUE).type
-    has_times = spec.ttl_ms is not None
-    if spec.kind == "list":
-        return _of_lists(type, has_times=has_times)
-    whole = written_type(type)
-    if has_times:
-        whole = with_last_access(whole)
+    is_list, has_times = spec.kind == "list", spec.ttl_ms is not None
+    if is_list:
+        type = type.value_type.field("element").type if has_times else type.value_type
+    whole = with_last_access(written_type(type)) if has_times else written_type(type)
 
     def contents(columns: list[list[Any]]) -> Iterable[Any]:
-        return zip(columns[-1], columns[-2], strict=True) if has_times else columns[-1]
+        if not has_times:
+            return columns[-1]
+        values, times = columns[-2:]
+        if is_list:
+            return [[(each["ts"], each["element"]) for each in elements] for elements in values]
+        return zip(times, values, strict=True)
 
-    if spec.kind != "map":
-        encode = whole.encode
-        return whole.snapshot, lambda columns: (
-            (b"", b"", encode(value)) for value in contents(columns)
+    if spec.kind == "map":
+        sub_key = written_type(spec.sub_key.field(0).type)
+        with_null, with_key = nullable_value(whole), sub_key.encode
+        return map_snapshot(sub_key, whole), lambda columns: (
+            (b"", with_key(name), with_null(value))
+            for name, value in zip(columns[0], contents(columns), strict=True)
         )
-    sub_key = written_type(spec.sub_key.field(0).type)
-    with_null, with_key = nullable_value(whole), sub_key.encode
-    return map_snapshot(sub_key, whole), lambda columns: (
-        (b"", with_key(name), with_null(value))
-        for name, value in zip(columns[0], contents(columns), strict=True)
-    )
-
-
-def _of_lists(type: pa.DataType, *, has_times: bool) -> tuple[bytes, _Rest]:
-    if not has_times:
-        element = written_type(type.value_type)
-        encode = list_without_count(element)
-        return list_snapshot(element), lambda columns: (
-            (b"", b"", encode(values)) for values in columns[0]
-        )
-    timed = with_last_access(written_type(type.value_type.field("element").type))
-    encode_timed = list_without_count(timed)
-    return list_snapshot(timed), lambda columns: (
-        (b"", b"", encode_timed([(each["ts"], each["element"]) for each in values]))
-        for values in columns[0]
-    )
+    encode = list_without_count(whole) if is_list else whole.encode
+    snapshot = list_snapshot(whole) if is_list else whole.snapshot
+    return snapshot, lambda columns: ((b"", b"", encode(value)) for value in contents(columns))

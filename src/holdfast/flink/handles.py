@@ -17,13 +17,11 @@ from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.binary import DataInput, corrupted_error
 
 MAX_NESTING = 8
-MODES = ("list", "union", "broadcast")
+_MODES = ("list", "union", "broadcast")
 
 
 @dataclass(frozen=True, slots=True)
 class InlineStream:
-    """Bytes in the metadata itself."""
-
     data: bytes
 
 
@@ -42,9 +40,9 @@ StreamHandle = InlineStream | FileStream
 
 @dataclass(frozen=True, slots=True)
 class OperatorHandle:
-    """Operator state of a subtask: the mode of each state, an index of `MODES`, and the offsets of its elements."""
+    """Operator state of a subtask: the mode of each state, and the offsets of its elements."""
 
-    states: dict[str, tuple[int, tuple[int, ...]]]
+    states: dict[str, tuple[str, tuple[int, ...]]]
     stream: StreamHandle
 
 
@@ -98,12 +96,9 @@ class ChangelogHandle:
     changes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChangesHandle:
-    """A stream of changes, which does not describe its states."""
-
-
-KeyedHandle = KeyGroupsHandle | IncrementalHandle | ChangelogHandle | ChangesHandle
+KeyedHandle = KeyGroupsHandle | IncrementalHandle | ChangelogHandle
+_CHANGES = ChangelogHandle((), changes=1)
+"""A stream of changes, which does not describe its states."""
 
 
 def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
@@ -136,7 +131,6 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
 
 
 def needed_stream(source: DataInput, depth: int = 0) -> StreamHandle:
-    """Read a stream handle that must not be null."""
     handle = stream_handle(source, depth)
     if handle is None:
         raise corrupted_error("a stream handle is missing")
@@ -144,7 +138,6 @@ def needed_stream(source: DataInput, depth: int = 0) -> StreamHandle:
 
 
 def operator_handle(source: DataInput) -> OperatorHandle | None:
-    """Read an operator handle."""
     kind = source.byte()
     if kind == 0:
         return None
@@ -153,9 +146,9 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
     states = {}
     for _ in range(source.count(7)):
         name, mode = source.utf(), source.byte()
-        if mode >= len(MODES):
+        if mode >= len(_MODES):
             raise corrupted_error(f"an operator state has the unknown mode {mode}")
-        states[name] = mode, source.longs(source.count(8))
+        states[name] = _MODES[mode], source.longs(source.count(8))
     if kind == 17:  # merged files: directories of the task, which the stream has as well
         source.utf()
         source.utf()
@@ -164,7 +157,6 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
 
 
 def keyed_handle(source: DataInput, depth: int = 0) -> KeyedHandle | None:
-    """Read a keyed handle."""
     _check_depth(depth)
     kind = source.byte()
     if kind == 0:
@@ -237,16 +229,16 @@ def _changelog(source: DataInput, depth: int, *, is_new: bool) -> ChangelogHandl
     )
 
 
-def _changes_inline(source: DataInput, _depth: int) -> ChangesHandle:
+def _changes_inline(source: DataInput, _depth: int) -> ChangelogHandle:
     source.take(24)
     for _ in range(source.count(8)):
         source.read_int()
         source.take(source.count())
     source.utf()
-    return ChangesHandle()
+    return _CHANGES
 
 
-def _changes_in_files(source: DataInput, depth: int, *, is_new: bool) -> ChangesHandle:
+def _changes_in_files(source: DataInput, depth: int, *, is_new: bool) -> ChangelogHandle:
     source.take(8)
     for _ in range(source.count(9)):
         source.read_long()
@@ -255,7 +247,7 @@ def _changes_in_files(source: DataInput, depth: int, *, is_new: bool) -> Changes
     source.utf()
     if is_new:
         source.utf()
-    return ChangesHandle()
+    return _CHANGES
 
 
 def _range(source: DataInput) -> tuple[int, int]:

@@ -1,8 +1,10 @@
 """The plan of an import: the new states of a Flink savepoint's states, and losses. Reads descriptions and broadcast state."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError, UnreadableStateError
@@ -43,7 +45,6 @@ class MovedState:
 
     @property
     def is_keyed(self) -> bool:
-        """True for keyed state."""
         return self.kind.startswith("keyed")
 
     @property
@@ -61,82 +62,71 @@ class MovedState:
         return f"{source} as {target}: {label}{unchecked}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportPlan:
     """The new states of a savepoint, and losses.
+
+    Args:
+        savepoint: The savepoint.
+        states: New states by Flink's states; None for all except those of windows and sources.
+        timers: Whether to import timers of functions with their operator's keyed states.
 
     Attributes:
         moved: Imported states.
         lost: Readable lines of data that is not imported.
         refused: Losses because data can't be read, or is not in any state.
         starting_offsets: Spark's `startingOffsets` by operators of Kafka sources.
+
+    Raises:
+        InvalidRequestError: A named state does not exist, or two have the same target.
     """
 
-    moved: tuple[MovedState, ...]
-    lost: tuple[str, ...]
-    refused: tuple[str, ...]
-    starting_offsets: Mapping[str, str]
-
-    @classmethod
-    def of(
-        cls, savepoint: FlinkSavepoint, states: Mapping[Place, Place] | None, *, timers: bool
-    ) -> Self:
-        """Plan the import of a savepoint; arguments are those of `import_savepoint`.
-
-        Raises:
-            InvalidRequestError: A named state does not exist, or two have the same target.
-        """
-        sorting = _Sorting(savepoint)
-        if states is None:
-            sorting.take_all(timers=timers)
-        else:
-            sorting.take(states, timers=timers)
-        targets = [each.target for each in sorting.moved]
-        twice = sorted({"/".join(target) for target in targets if targets.count(target) > 1})
-        if twice:
-            raise InvalidRequestError(f"several Flink states have the target {', '.join(twice)}")
-        return cls(
-            moved=tuple(sorting.moved),
-            lost=(*sorting.lost, *_unequal_copies(savepoint, sorting)),
-            refused=tuple(sorting.refused),
-            starting_offsets=sorting.offsets,
-        )
-
-
-class _Sorting:
-    """A sorter of states into imported and lost ones."""
-
-    def __init__(self, savepoint: FlinkSavepoint) -> None:
+    def __init__(
+        self, savepoint: FlinkSavepoint, states: Mapping[Place, Place] | None, *, timers: bool
+    ) -> None:
         self._savepoint = savepoint
-        self.operators = {row["operator"]: row for row in savepoint.operators().to_pylist()}
+        self._timers = timers
+        self._operators = {row["operator"]: row for row in savepoint.operators().to_pylist()}
         self._states = savepoint.states().to_pylist()
         self.moved: list[MovedState] = []
         self.lost: list[str] = []
         self.refused = [
             f"{row['in_flight_bytes']} bytes of rows are in flight at operator {label} and not in any state; take a "
             "savepoint, or an aligned checkpoint"
-            for label, row in self.operators.items()
+            for label, row in self._operators.items()
             if row["in_flight_bytes"]
         ]
-        self.offsets: dict[str, str] = {}
+        self.starting_offsets: dict[str, str] = {}
+        if states is None:
+            self._take_all()
+        else:
+            self._take_given(states)
+        targets = [each.target for each in self.moved]
+        twice = sorted({"/".join(target) for target in targets if targets.count(target) > 1})
+        if twice:
+            raise InvalidRequestError(f"several Flink states have the target {', '.join(twice)}")
+        self.lost += [
+            f"what subtasks have otherwise in broadcast state {'/'.join(each.source)}: the first subtask's copy is imported"
+            for each in self.moved
+            if each.kind == "broadcast" and self._has_unequal_copies(each)
+        ]
 
-    def take_all(self, *, timers: bool) -> None:
+    def _take_all(self) -> None:
         """Import all states of operators with a known uid, except Flink's internal ones."""
         unnamed = set()
         for row in self._states:
             operator, state = row["operator"], row["state"]
-            if operator == self.operators[operator]["id"]:
+            if operator == self._operators[operator]["id"]:
                 unnamed.add(operator)
-            elif not self._take_other(row, timers=timers):
-                self._take(row, operator, (operator, state), (operator, state))
+            elif not self._take_other(row):
+                self._take(row, (operator, state), (operator, state))
         if unnamed:
             self.lost.append(
                 f"states of {len(unnamed)} operators with an unknown uid ({', '.join(sorted(unnamed))}): specify their "
                 "uids, or their states"
             )
 
-    def take(self, states: Mapping[Place, Place], *, timers: bool) -> None:
-        """Import the given states. Raises `InvalidRequestError`."""
+    def _take_given(self, states: Mapping[Place, Place]) -> None:
+        """Import the given states; timers are imported with the other states of their operator."""
         left = dict(states)
         targets: dict[str, set[str]] = {}
         others: dict[str, list[str]] = {}
@@ -145,7 +135,9 @@ class _Sorting:
             places = [place for place in left if self._is(place, row)]
             for place in places:
                 target = left.pop(place)
-                self._take_named(row, place, target)
+                _check_readable(place, row)
+                if not _is_of_timers(row):
+                    self._take(row, place, target)
                 if row["kind"].startswith("keyed"):
                     targets.setdefault(label, set()).add(target[0])
             if not places and row["state"] and not _is_of_timers(row):
@@ -165,24 +157,15 @@ class _Sorting:
             self.lost.append(f"all states of {', '.join(sorted(others.keys() - named))}")
         for row in filter(_is_of_timers, self._states):
             for uid in sorted(targets.get(row["operator"], ())):
-                self._take_timers(row, uid, timers=timers)
-
-    def _take_named(self, row: Mapping[str, Any], place: Place, target: Place) -> None:
-        """Import a state; timers are imported with the other states of their operator. Raises `InvalidRequestError`."""
-        if row["failure"]:
-            message = f"state {'/'.join(place)} can't be read: {row['failure']}"
-            raise InvalidRequestError(message)
-        if not _is_of_timers(row):
-            self._take(row, row["operator"], place, target)
+                self._take_timers(row, uid)
 
     def _is(self, place: Place, row: Mapping[str, Any]) -> bool:
-        """Return whether a row describes the state at a place."""
         operator, state = place
-        known = self.operators[row["operator"]]
+        known = self._operators[row["operator"]]
         names = {row["operator"], known["id"], known["name"]}
         return state == row["state"] and (operator in names or operator_id(operator) == known["id"])
 
-    def _take_other(self, row: Mapping[str, Any], *, timers: bool) -> bool:
+    def _take_other(self, row: Mapping[str, Any]) -> bool:
         """Handle internal and unreadable states and timers; returns whether the state was one of these."""
         operator, state = row["operator"], row["state"]
         if row["failure"]:
@@ -192,7 +175,7 @@ class _Sorting:
         elif state in SOURCES:
             self._take_offsets(row)
         elif _is_of_timers(row):
-            self._take_timers(row, operator, timers=timers)
+            self._take_timers(row, operator)
         elif row["value"] == "null":
             self.refused.append(f"state {operator}/{state} has values without a type")
         elif row["namespace"] is not None or state in _OF_WINDOWS:
@@ -203,17 +186,17 @@ class _Sorting:
             return False
         return True
 
-    def _take_timers(self, row: Mapping[str, Any], uid: str, *, timers: bool) -> None:
+    def _take_timers(self, row: Mapping[str, Any], uid: str) -> None:
         operator = row["operator"]
         domain, service = _domain_and_service(row["state"])
         if service != _OF_FUNCTIONS or row["namespace"] is not None:
             self.lost.append(f"timers {service!r} of {domain} time of operator {operator}")
-        elif not timers:
+        elif not self._timers:
             self.lost.append(
                 f"timers of {domain} time of operator {operator}, which were not requested"
             )
         else:
-            self._take(row, operator, (operator, row["state"]), (uid, f"timers of {domain} time"))
+            self._take(row, (operator, row["state"]), (uid, f"timers of {domain} time"))
 
     def _take_offsets(self, row: Mapping[str, Any]) -> None:
         """Record the next offsets of a Kafka source, or the reason why they are unknown."""
@@ -221,14 +204,14 @@ class _Sorting:
             return
         operator = row["operator"]
         try:
-            self.offsets[operator] = self._savepoint.source_offsets(operator)
+            self.starting_offsets[operator] = self._savepoint.source_offsets(operator)
         except InvalidRequestError as error:
             self.lost.append(f"what the source {operator} has read: {error.args[0]}")
 
-    def _take(self, row: Mapping[str, Any], operator: str, source: Place, target: Place) -> None:
+    def _take(self, row: Mapping[str, Any], source: Place, target: Place) -> None:
         self.moved.append(
             MovedState(
-                operator=operator,
+                operator=row["operator"],
                 source=source,
                 target=target,
                 kind=row["kind"],
@@ -238,32 +221,26 @@ class _Sorting:
             )
         )
 
+    def _has_unequal_copies(self, state: MovedState) -> bool:
+        """Return whether the subtasks' copies of a broadcast state differ; unreadable ones are reported when they are read."""
+        subtasks = range(min(self._operators[state.operator]["parallelism"], MAX_PARALLELISM))
+        with suppress(UnreadableStateError):
+            return len({copy for copy in map(partial(self._copy, state), subtasks) if copy}) > 1
+        return False
+
+    def _copy(self, state: MovedState, subtask: int) -> tuple[str, ...]:
+        """Return a subtask's copy of a broadcast state, sorted for comparison."""
+        rows = self._savepoint.read_state(*state.source, kind=state.kind, subtask=subtask)
+        return tuple(sorted(map(repr, rows.to_pylist())))
+
+
+def _check_readable(place: Place, row: Mapping[str, Any]) -> None:
+    if row["failure"]:
+        raise InvalidRequestError(f"state {'/'.join(place)} can't be read: {row['failure']}")
+
 
 def _is_of_timers(row: Mapping[str, Any]) -> bool:
     return bool(row["kind"] == _TIMER)
-
-
-def _unequal_copies(savepoint: FlinkSavepoint, sorting: _Sorting) -> Iterator[str]:
-    """Return the losses from different copies of a broadcast state."""
-    for each in sorting.moved:
-        if each.kind != "broadcast":
-            continue
-        subtasks = range(min(sorting.operators[each.operator]["parallelism"], MAX_PARALLELISM))
-        try:
-            copies = [_copy(savepoint, each.source, subtask) for subtask in subtasks]
-        except UnreadableStateError:
-            continue  # reported when the state is read
-        if len({copy for copy in copies if copy}) > 1:
-            yield (
-                f"what subtasks have otherwise in broadcast state {'/'.join(each.source)}: the first subtask's copy is imported"
-            )
-
-
-def _copy(savepoint: FlinkSavepoint, source: Place, subtask: int) -> tuple[str, ...]:
-    """Return a subtask's copy of a broadcast state, sorted for comparison."""
-    operator, state = source
-    rows = savepoint.read_state(operator, state, kind="broadcast", subtask=subtask)
-    return tuple(sorted(map(repr, rows.to_pylist())))
 
 
 def _domain_and_service(state: str) -> tuple[str, str]:

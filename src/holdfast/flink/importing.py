@@ -104,8 +104,6 @@ def import_savepoint(
 
 @dataclass(slots=True)
 class _Operator:
-    """An operator of the new savepoint, and the state of its subtasks."""
-
     parallelism: int = 1
     max_parallelism: int = 1
     key: tuple[str, ...] = ()
@@ -179,7 +177,7 @@ class FlinkStateImport:
         allow_loss: bool = False,
     ) -> Self:
         """Plan an import. Arguments and errors are those of `import_savepoint`."""
-        plan = ImportPlan.of(savepoint, states, timers=timers)
+        plan = ImportPlan(savepoint, states, timers=timers)
         if plan.refused and not allow_loss:
             raise UnreadableStateError(f"{'; '.join(plan.refused)}; {_WAY_OUT}")
         if not plan.moved:

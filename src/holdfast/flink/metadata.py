@@ -71,7 +71,6 @@ class FlinkOperator:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Size of the rows between operators in an unaligned checkpoint."""
         return sum(subtask.in_flight_bytes for subtask in self.subtasks.values())
 
 

@@ -56,7 +56,6 @@ class SpillFile:
         return place
 
     def read(self, place: Place) -> pa.Buffer:
-        """Read the bytes at a place."""
         assert self._file is not None
         start, size = place
         data = bytearray(size)

@@ -14,21 +14,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 
+import pyspark_holdfast_ticks as ticks
 from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.spark.sessions import column_named, register_source
 from holdfast.spark_progress import SparkProgress, logged_times
-from pyspark_holdfast_ticks import (
-    DIRECTORY,
-    FORMAT,
-    NAME,
-    SUPPORTS_AVAILABLE_NOW,
-    DefaultSource,
-    cancel_request,
-    is_tick_offset,
-    request_batch,
-    request_file,
-)
 
 NextTimers = tuple[int | None, int | None]
 """The earliest pending timers of event time and of processing time; None where no timer is pending."""
@@ -137,18 +127,20 @@ class IdleTicks:
         columns = [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
         session = rows.sparkSession
         check_rows_per_batch(session)
-        register_source(session, DefaultSource)
-        if not SUPPORTS_AVAILABLE_NOW:
+        register_source(session, ticks.DefaultSource)
+        if not ticks.SUPPORTS_AVAILABLE_NOW:
             # Otherwise one source in Python makes Spark 4.1 read all sources to their end in one batch, ignoring
             # their rate limits.
             session.conf.set(AVAILABLE_NOW_WRAPPER, "true")
         stream = (
-            session.readStream.format(FORMAT).schema(StructType(columns)).option(NAME, self.name)
+            session.readStream.format(ticks.FORMAT)
+            .schema(StructType(columns))
+            .option(ticks.NAME, self.name)
         )
         if hasattr(session, "_jsparkSession"):
             # Batches run in this process, whose temporary directory may differ from that of the source's process.
             # With Spark Connect both processes are started by the server.
-            stream = stream.option(DIRECTORY, tempfile.gettempdir())
+            stream = stream.option(ticks.DIRECTORY, tempfile.gettempdir())
         return rows.union(stream.load())
 
     def ask(self, at_ms: int | None) -> None:
@@ -161,16 +153,16 @@ class IdleTicks:
         """
         try:
             if at_ms is None:
-                cancel_request(self.name)
+                ticks.cancel_request(self.name)
             else:
-                request_batch(self.name, at_ms)
+                ticks.request_batch(self.name, at_ms)
         except OSError as error:
             message = f"can't ask Spark for a batch: writing the request failed ({error})"
-            raise StorageUnavailableError(message, str(request_file(self.name))) from error
+            raise StorageUnavailableError(message, str(ticks.request_file(self.name))) from error
 
     def check_sources(self, sources: Sequence[str]) -> None:
         """Refuse a query whose rows don't come through `add_to`, by the offsets of its sources in a batch."""
-        if not any(map(is_tick_offset, sources)):
+        if not any(map(ticks.is_tick_offset, sources)):
             raise InvalidRequestError(
                 "the query has idle_ticks for its timers, but its rows have no source for them; start it "
                 "with the rows that IdleTicks.add_to(rows) returns"
@@ -194,7 +186,7 @@ def is_tick_only(sources: Sequence[str], before: Sequence[str] | None) -> bool:
     """
 
     def of_data(offsets: Sequence[str]) -> list[str]:
-        return [offset for offset in offsets if not is_tick_offset(offset)]
+        return [offset for offset in offsets if not ticks.is_tick_offset(offset)]
 
     return before is not None and of_data(sources) == of_data(before)
 

@@ -53,7 +53,7 @@ from holdfast.spark.processors import (
 from holdfast.spark.sessions import quote_name
 from holdfast.spark.settings import Stores
 from holdfast.spark.state_import import describe
-from holdfast.spark_progress import SPARK, SparkProgress, progress_of, sources_of
+from holdfast.spark_progress import SparkProgress, find_progress, sources_of
 from pyspark_holdfast_ticks import is_tick_offset
 
 _COLUMNS = [
@@ -134,7 +134,7 @@ def spark_initial_state(
     declared, _ = record_declarations(copy, state.time_mode, SchemaParser(spark))
     variables = state.declarations(declared)
     rows = state.rows(spark, variables, SYSTEM_CLOCK.now_ms())
-    progress = progress_of(metadata) if SPARK in metadata.coordinator_states else None
+    progress = find_progress(metadata)
     kept = {each.name: describe(each) for each in variables}
     if state.timers is not None:
         kept["timers"] = f"timers of {_TIME_MODES[state.time_mode]}"

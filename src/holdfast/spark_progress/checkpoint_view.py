@@ -11,7 +11,7 @@ from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import checkpoint_size, find_checkpoint, is_savepoint
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress.progress import SPARK, progress_of
+from holdfast.spark_progress.progress import find_progress
 from holdfast.spark_progress.spark_files import all_streams
 
 if TYPE_CHECKING:
@@ -148,8 +148,7 @@ class CheckpointView(msgspec.Struct, frozen=True, kw_only=True):
         metadata = completed.metadata
         progress = None
         try:
-            if SPARK in metadata.coordinator_states:
-                progress = progress_of(metadata)
+            progress = find_progress(metadata)
             streams = all_streams(completed)
         except CheckpointError:
             if not allow_corrupt_progress:

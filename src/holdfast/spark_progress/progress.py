@@ -74,6 +74,11 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
         raise CheckpointCorruptedError(message) from error
 
 
+def find_progress(metadata: CheckpointMetadata) -> SparkProgress | None:
+    """Return the progress of the Spark query that took a checkpoint, or None. Raises `CheckpointCorruptedError`."""
+    return progress_of(metadata) if SPARK in metadata.coordinator_states else None
+
+
 def logged_times(offsets: str) -> tuple[int, int]:
     """Return time and watermark in an offset log entry, in milliseconds since 1970; 0 where it has none.
 

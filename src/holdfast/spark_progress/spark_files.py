@@ -146,17 +146,22 @@ def _contents(content: SparkFiles) -> dict[str, StreamStateHandle]:
     return {file.path: without_place(file.handle) for file in content.files}
 
 
+def find_spark_files(checkpoint: CompletedCheckpoint) -> SparkFiles | None:
+    """Return Spark's files in a savepoint of a query, or None. Raises `CheckpointCorruptedError`."""
+    if SPARK_FILES not in checkpoint.metadata.coordinator_states:
+        return None
+    return spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
+
+
 def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
     """Return the handles to all bytes of a checkpoint: of operators and, in a savepoint, of Spark.
 
     Raises:
         CheckpointCorruptedError: The list of Spark's files can't be read.
     """
-    streams = checkpoint.metadata.streams()
-    if SPARK_FILES in checkpoint.metadata.coordinator_states:
-        content = spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
-        streams += [file.handle for file in content.files]
-    return streams
+    content = find_spark_files(checkpoint)
+    files = content.files if content is not None else ()
+    return [*checkpoint.metadata.streams(), *(file.handle for file in files)]
 
 
 def directories_of(*checkpoints: CompletedCheckpoint) -> list[str]:
@@ -236,10 +241,9 @@ def copy_savepoint(
         InvalidRequestError: The target is not valid as a directory of savepoints.
         OutcomeUnknownError: It is not known whether the copy was completed.
     """
-    metadata = checkpoint.metadata
-    if SPARK_FILES not in metadata.coordinator_states:
+    content = find_spark_files(checkpoint)
+    if content is None:
         return copy_checkpoint(checkpoint, target, on_bytes=on_bytes)
-    content = spark_files_of(metadata, checkpoint.location.external_pointer)
 
     def encode_states(copies: Mapping[str, StreamStateHandle], directory: str) -> dict[str, bytes]:
         origins = {
@@ -248,7 +252,7 @@ def copy_savepoint(
             if isinstance(copy := copies.get(uri), FileStateHandle)
         }
         copied = msgspec.structs.replace(with_copied_files(content, copies), state_origins=origins)
-        return metadata.coordinator_states | {SPARK_FILES: copied.encode(directory)}
+        return checkpoint.metadata.coordinator_states | {SPARK_FILES: copied.encode(directory)}
 
     return copy_checkpoint(
         checkpoint,

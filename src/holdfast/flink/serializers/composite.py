@@ -1,6 +1,9 @@
 """Composite values: lists, maps, tuples, rows, POJOs, and values of Flink's operators, of patterns (CEP) and of Scala.
 
-    matches  int n, n * { name of the stage, node, version, long start [long previous] byte 0 | 1, event id }
+    event id  int number, long timestamp
+    node      byte 0 none | 1, event id, name of the pattern's stage
+    version   int n, n * int
+    matches   int n, n * { name of the stage, node, version, long start [long previous] byte 0 | 1, event id }
 
 Source:
     Flink, org.apache.flink.api.common.typeutils.base, org.apache.flink.api.java.typeutils.runtime,
@@ -58,7 +61,6 @@ def flagged_reader(read: Read, *, null: bool, padding: int = 0) -> Read:
 
 
 def list_of(element: Serializer) -> Serializer:
-    """`ListSerializer`."""
     return Serializer(pa.list_(element.type), list_reader(element.read), parts=(element,))
 
 
@@ -85,7 +87,6 @@ def linked_list_of(element: Serializer, *, has_mask: bool) -> Serializer:
 
 
 def map_of(key: Serializer, value: Serializer) -> Serializer:
-    """`MapSerializer`."""
     read_key, read_value = key.read, value.read
 
     def read(data: bytes, position: int) -> tuple[list[tuple[Any, Any]], int]:
@@ -121,7 +122,6 @@ def case_class_of(*fields: Serializer) -> Serializer:
 
 
 def struct_of(fields: Mapping[str, Serializer]) -> Serializer:
-    """Named fields in order."""
     if not fields:  # a list could have any number of them in zero bytes
         return unreadable("a tuple without fields")
     type = pa.struct([(name, field.type) for name, field in fields.items()])

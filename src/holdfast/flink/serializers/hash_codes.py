@@ -28,12 +28,10 @@ def of_ints(column: pa.Array) -> Codes:
 
 
 def of_longs(column: pa.Array) -> Codes:
-    """Compute hash codes of 64-bit integers."""
     return _halves(_numbers(column).view(np.uint64))
 
 
 def of_booleans(column: pa.Array) -> Codes:
-    """Compute hash codes of booleans."""
     return np.where(_numbers(column), 1231, 1237).astype(np.int32)
 
 
@@ -47,7 +45,6 @@ def of_floats(column: pa.Array) -> Codes:
 
 
 def of_texts(column: pa.Array) -> Codes:
-    """Compute hash codes of strings."""
     codes = [0 if text is None else java_hash(text) for text in column.to_pylist()]
     return np.array(codes, np.int32)
 

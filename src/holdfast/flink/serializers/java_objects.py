@@ -80,7 +80,6 @@ class _Stream:
         }
 
     def content(self, depth: int) -> Any:
-        """Read the next value."""
         if depth > _MAX_DEPTH:
             raise corrupted_error("Java objects are nested too deeply")
         kind = self._source.byte()

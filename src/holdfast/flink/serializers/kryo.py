@@ -181,7 +181,6 @@ class KryoGraph:
         return self.class_name() if kind == _BY_NAME else self._registered_class(kind - 2)
 
     def _registered_class(self, number: int) -> str:
-        """Return the registered class with a number."""
         if 0 <= number - _FIRST_OF_JOB < len(self._registered):
             return self._registered[number - _FIRST_OF_JOB]
         if number not in _REGISTERED:
@@ -225,7 +224,6 @@ class KryoGraph:
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
     def character(self) -> str:
-        """Read a character."""
         return chr(self.read_fixed("H"))
 
     def class_name(self) -> str:
@@ -251,7 +249,6 @@ class KryoGraph:
             raise ValueError(message)
 
     def _content(self, java_class: str, depth: int) -> Any:
-        """Read the content of an object of a class."""
         if java_class in self.TEXTS:
             return self.TEXTS[java_class](self)
         return self.OBJECTS[java_class](self, depth)
@@ -262,13 +259,11 @@ class KryoGraph:
         return None if reference == 0 else self.new_or_referenced("", depth, reference)
 
     def size_of_map(self, depth: int, *, is_sorted: bool) -> int:
-        """Read the header of a map."""
         if is_sorted:
             self.check_comparator(depth)
         return self.check_size(self.varint())
 
     def elements(self, depth: int, *, is_sorted: bool = False, has_nulls: bool = True) -> list[Any]:  # noqa: ARG002  # Kryo 5 has marks for nulls
-        """Read a collection."""
         if is_sorted:
             self.check_comparator(depth)
         size = self.check_size(self.varint())
@@ -295,17 +290,14 @@ class KryoGraph:
         return [list(pair) for pair in pairs]
 
     def next_is_null(self) -> bool:
-        """Return whether the next byte is 0."""
         return self._data[self.position] == 0
 
     def big_integer(self) -> int:
-        """Read an integer of any size."""
         length = self.varint() - 1
         data, self.position = read_bytes(self._data, self.position, length)
         return integer_of(data)
 
     def text(self) -> str | None:
-        """Read a string."""
         data, position = self._data, self.position
         first = data[position]
         if first < 0x80:  # ASCII, whose last character has the highest bit set

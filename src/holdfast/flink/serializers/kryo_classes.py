@@ -78,12 +78,12 @@ def _made_of(make: Callable[..., Any], *parts: _Reader) -> _Reader:
 
 
 def _fixed_width(code: str) -> _Reader:
-    """Return a reader of a _fixed-width number by its code in `struct`."""
+    """Return a reader of a fixed-width number by its code in `struct`."""
     return lambda graph: graph.read_fixed(code)
 
 
 def _variable_width(bits: int) -> _Reader:
-    """Return a reader of a _signed number of variable length."""
+    """Return a reader of a signed number of variable length."""
     return lambda graph: graph.read_signed(bits)
 
 
@@ -93,7 +93,6 @@ def _field(java_class: str) -> _Reader:
 
 
 def _map_of(graph: KryoGraph, depth: int, *, is_sorted: bool = False) -> Any:
-    """Read a map."""
     return graph.pairs(graph.size_of_map(depth, is_sorted=is_sorted), depth)
 
 
@@ -133,7 +132,6 @@ def _millis_text(millis: int) -> str:
 
 
 def _instant_text(seconds: int, nanos: int) -> str:
-    """Format a time in UTC."""
     time = datetime.fromtimestamp(0, UTC) + timedelta(seconds=seconds)
     return f"{time:%Y-%m-%dT%H:%M:%S}{_fraction(nanos)}+00:00"
 
@@ -152,7 +150,6 @@ def _duration_text(seconds: int, nanos: int) -> str:
 
 
 def _offset_text(seconds: int) -> str:
-    """Format an offset from UTC."""
     hours, rest = divmod(abs(seconds), 3600)
     minutes, rest = divmod(rest, 60)
     seconds_text = f":{rest:02}" if rest else ""
@@ -160,7 +157,6 @@ def _offset_text(seconds: int) -> str:
 
 
 def _time_text(hour: int, minute: int, second: int, nanos: int) -> str:
-    """Format a time of day."""
     return f"{hour:02}:{minute:02}:{second:02}{_fraction(nanos)}"
 
 

@@ -70,7 +70,6 @@ class _Snapshot:
     depth: int
 
     def part(self) -> Serializer:
-        """Read the snapshot of a part."""
         return read_snapshot(self.source, self.depth + 1)
 
 

@@ -157,7 +157,6 @@ def raw_of(inner: Serializer) -> SqlSerializer:
 
 
 def row_of(*fields: SqlSerializer) -> SqlSerializer:
-    """`RowDataSerializer`."""
     names = [f"f{number}" for number in range(len(fields))]
     reads = [field.field for field in fields]
     start = (len(fields) + 8 + 63) // 64 * 8
@@ -178,7 +177,6 @@ def row_of(*fields: SqlSerializer) -> SqlSerializer:
 
 
 def array_of(element: SqlSerializer) -> SqlSerializer:
-    """`ArrayDataSerializer`."""
     return _in_bytes(pa.list_(element.type), lambda data: _elements(data, element))
 
 
@@ -197,7 +195,6 @@ def map_of(key: SqlSerializer, value: SqlSerializer) -> SqlSerializer:
 
 
 def _elements(data: bytes, element: SqlSerializer) -> list[Any]:
-    """Read the elements of an array."""
     (count,) = _LITTLE_INT.unpack_from(data)
     start = 4 + (count + 31) // 32 * 4
     if start + count * element.size > len(data):
@@ -243,7 +240,6 @@ def _row(fields: dict[str, Any], name: str) -> SqlSerializer | None:
 
 
 def _items(value: Any) -> list[JavaObject]:
-    """Return the fields in a Java list."""
     while isinstance(value, JavaObject):
         items = [item for item in value.items if isinstance(item, JavaObject)]
         if items:

@@ -78,7 +78,6 @@ def utf(text: str) -> bytes:
 
 
 def encode_items(items: Sequence[bytes]) -> bytes:
-    """Encode a 32-bit count and the items."""
     return _INT.pack(len(items)) + b"".join(items)
 
 
@@ -136,7 +135,6 @@ def with_last_access(value: WrittenType) -> WrittenType:
 
 
 def timer_snapshot(key: WrittenType, namespace: WrittenType) -> bytes:
-    """Return the snapshot of timers."""
     return _composite(_TIMER, 2, b"", key, namespace)
 
 
@@ -238,12 +236,10 @@ def _big_integer(value: int) -> bytes:
 
 
 def list_snapshot(element: WrittenType) -> bytes:
-    """Return the snapshot of lists."""
     return _composite(f"{BASE}ListSerializerSnapshot", 1, b"", element)
 
 
 def map_snapshot(key: WrittenType, value: WrittenType) -> bytes:
-    """Return the snapshot of maps."""
     return _composite(f"{BASE}MapSerializerSnapshot", 1, b"", key, value)
 
 

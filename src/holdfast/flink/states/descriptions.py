@@ -50,7 +50,6 @@ class StateInfo:
 
     @property
     def is_timer(self) -> bool:
-        """True if it contains timers."""
         return self.kind == _TIMER_KIND
 
     @property
@@ -174,7 +173,6 @@ def _info(source: DataInput) -> StateInfo:
 
 
 def _head(source: DataInput) -> StateInfo:
-    """Read the part of a description before its serializers."""
     name, kind = source.utf(), source.read_int()
     if not 0 <= kind <= _ASYNC_KIND:
         raise corrupted_error(f"state {name!r} has the unknown type {kind}")

@@ -53,7 +53,6 @@ Columns = tuple[tuple[str, pa.DataType], ...]
 
 
 def constant(number: int, count: int) -> pa.Array:
-    """Return a column of one number."""
     return pa.repeat(pa.scalar(number, pa.int32()), count)
 
 
@@ -137,7 +136,6 @@ class EntryReader:
         return [_concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _read_columns(self, group: int, keys: list[bytes]) -> list[pa.Array]:
-        """Read keys one by one into columns."""
         prefix = group.to_bytes(self._prefix, "big")
         owners: list[Any] = []
         namespaces: list[Any] = []
@@ -274,7 +272,6 @@ def _map_parts(value: Serializer) -> Sequence[Serializer]:
 
 
 def _lists(value: Serializer, values: list[bytes]) -> pa.Array:
-    """Decode lists with separated elements to a column."""
     if not value.parts:
         raise corrupted_error("a list has elements of an unknown class")
     [element] = value.parts
@@ -345,7 +342,6 @@ def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:
 
 
 def byte_strings(keys: "list[bytes] | Rows") -> list[bytes]:
-    """Return keys or values as byte strings."""
     return keys if isinstance(keys, list) else [row.tobytes() for row in keys]
 
 

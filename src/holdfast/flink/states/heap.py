@@ -253,7 +253,6 @@ class _Reader:
 
     @property
     def unreadable(self) -> bool:
-        """True if entries can never be read."""
         return any(part.unreadable for part in self._parts)
 
     def belongs(self, data: bytes, position: int, group: KeyGroup) -> bool:

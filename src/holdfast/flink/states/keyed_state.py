@@ -31,7 +31,6 @@ _CHUNK_ROWS = 1 << 12
 
 
 def prefix_bytes(max_parallelism: int) -> int:
-    """Return the number of bytes of the key group in a key."""
     return 1 if max_parallelism <= 128 else 2
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.binary import corrupted_error, decompress_streams
-from holdfast.flink.handles import MODES, OperatorHandle
+from holdfast.flink.handles import OperatorHandle
 from holdfast.flink.serializers import Serializer, only_as_bytes
 from holdfast.flink.state_files import StateFiles, StateStream
 from holdfast.flink.states.descriptions import OperatorDescription, StateInfo, operator_description
@@ -26,7 +26,6 @@ from holdfast.flink.states.entries import Columns, constant, decode_column
 
 BROADCAST = "broadcast"
 """Type of states that each subtask has completely."""
-_BROADCAST = MODES.index(BROADCAST)
 _BLOCK_BYTES, _BLOCK_ELEMENTS = 4 << 20, 1 << 16
 
 
@@ -47,7 +46,7 @@ class OperatorStates:
     def info(self, name: str) -> StateInfo:
         """Return the description of a state of the handle. Raises `CheckpointCorruptedError`."""
         mode, _ = self.handle.states[name]
-        infos = self.description.broadcasts if mode == _BROADCAST else self.description.lists
+        infos = self.description.broadcasts if mode == BROADCAST else self.description.lists
         for info in infos:
             if info.name == name:
                 return info
@@ -61,14 +60,14 @@ class OperatorStates:
         mode, offsets = self.handle.states[name]
         info = self.info(name)
         serializers = [info.value]
-        if mode == _BROADCAST:
+        if mode == BROADCAST:
             serializers.insert(0, info.serializer("KEY_SERIALIZER"))
         if not offsets:
             yield [pa.array([], serializer.type) for serializer in serializers]
             return
         with files.open(self.handle.stream) as stream:
             for data, starts, ends in self._elements(stream, offsets):
-                if mode == _BROADCAST:
+                if mode == BROADCAST:
                     if as_bytes:
                         message = "values of a broadcast state can't be read as bytes"
                         raise InvalidRequestError(message)
@@ -106,8 +105,6 @@ class OperatorStates:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPart:
-    """A list, union or broadcast state of a subtask."""
-
     subtask: int
     states: OperatorStates
     name: str
@@ -116,7 +113,7 @@ class OperatorPart:
     @property
     def kind(self) -> str:
         mode, _ = self.states.handle.states[self.name]
-        return MODES[mode]
+        return mode
 
     @property
     def columns(self) -> Columns:

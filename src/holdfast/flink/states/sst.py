@@ -192,7 +192,6 @@ class SstFile:
         return self._properties.get(name, b"\0") != b"\0"
 
     def _block(self, handle: _Block) -> bytes:
-        """Read and decompress a block."""
         data = self._stream.read(handle.offset, handle.offset + handle.size + _TRAILER_BYTES)
         content, kind = data[: handle.size], data[handle.size]
         checksum = int.from_bytes(data[-4:], "little")
@@ -228,7 +227,6 @@ def _decompress(data: bytes, kind: int) -> bytes:
 
 
 def _entries(data: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Return keys and values of a block."""
     keys: list[bytes] = []
     values: list[bytes] = []
     position, end = 0, _end(data)
@@ -252,7 +250,6 @@ def _entries(data: bytes) -> tuple[list[bytes], list[bytes]]:
 
 
 def _run(internal: list[bytes], values: list[bytes]) -> Run:
-    """Return the entries of internal keys."""
     sequences, kinds = _trailers([key[-8:] for key in internal])
     return Run([key[:-8] for key in internal], sequences, kinds, values)
 
@@ -421,7 +418,6 @@ def _in_order(
 
 
 def _windows(data: Rows, starts: _Numbers, width: int) -> Rows:
-    """Return `width` bytes from each start."""
     if not width:
         return np.empty((len(starts), 0), np.uint8)
     windows = np.ndarray(len(data) - width + 1, f"V{width}", data, strides=(1,))

@@ -5,7 +5,7 @@ An unreadable state has the reason in `failure`; the others can still be read.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -62,8 +62,6 @@ _OF_THIS_STATE = (
 
 @dataclass(frozen=True, slots=True)
 class KeyedPart:
-    """A keyed state of a subtask."""
-
     groups: KeyGroups | RocksGroups
     number: int
     files: StateFiles
@@ -138,8 +136,8 @@ class StoredState:
     name: str
     kind: str
     columns: Columns
-    failure: str
-    parts: list[tuple[int, StatePart]]
+    failure: str = ""
+    parts: list[tuple[int, StatePart]] = field(default_factory=list)
     incomplete: str = ""
     key: Serializer | None = None
     max_parallelism: int = 0
@@ -241,13 +239,10 @@ class OperatorStateReader:
                 if subtask.keyed is not None:
                     self._add_keyed(index, subtask.keyed)
             with self._record_failures(_RAW_KEYED_STATE, index):
-                if subtask.raw_keyed is not None:
+                if isinstance(subtask.raw_keyed, KeyGroupsHandle):
                     self._add_timers(index, subtask.raw_keyed)
         self.states = [
-            *(
-                StoredState("", subject, (), failure, [])
-                for subject, failure in self._failures.items()
-            ),
+            *(StoredState("", subject, (), failure) for subject, failure in self._failures.items()),
             *(self._mark_incomplete(state) for state in self._by_name.values()),
         ]
 
@@ -268,34 +263,14 @@ class OperatorStateReader:
             state.incomplete = self._failures.get(_RAW_KEYED_STATE, "")
         return state
 
-    def _add(
-        self,
-        index: int,
-        name: str,
-        kind: str,
-        part: StatePart,
-        *,
-        failure: str = "",
-        key: Serializer | None = None,
-        has_ttl: bool = False,
-    ) -> None:
-        columns = part.columns
-        new = StoredState(
-            name,
-            kind,
-            columns,
-            failure,
-            [],
-            key=key,
-            max_parallelism=self._operator.max_parallelism,
-            has_ttl=has_ttl,
-        )
-        state = self._by_name.setdefault((name, kind), new)
-        state.failure = state.failure or failure
+    def _add(self, index: int, part: StatePart, described: StoredState) -> None:
+        """Add a subtask's part of a state, which it describes without parts."""
+        state = self._by_name.setdefault((described.name, described.kind), described)
+        state.failure = state.failure or described.failure
         state.parts.append((index, part))
-        if state.columns != columns:
+        if state.columns != described.columns:
             try:
-                state.columns = _common_columns(state.columns, columns)
+                state.columns = _common_columns(state.columns, described.columns)
             except TypeError:
                 state.failure = "its types differ between subtasks"
 
@@ -305,21 +280,23 @@ class OperatorStateReader:
         states = OperatorStates.of(handle, self._files)
         for name in handle.states:
             part = OperatorPart(index, states, name, self._files)
-            self._add(index, name, part.kind, part)
+            self._add(index, part, StoredState(name, part.kind, part.columns))
 
     def _add_keyed(self, index: int, handle: KeyedHandle) -> None:
         for groups in self._keyed_parts(handle):
             for number, info in enumerate(groups.description.states):
+                part = KeyedPart(groups, number, self._files)
                 unreadable = info.namespace.unreadable
-                self._add(
-                    index,
+                described = StoredState(
                     info.name,
                     f"keyed {info.type}",
-                    KeyedPart(groups, number, self._files),
-                    failure=str(not_readable(unreadable)) if unreadable else "",
+                    part.columns,
+                    str(not_readable(unreadable)) if unreadable else "",
                     key=info.key(groups.description.key),
+                    max_parallelism=self._operator.max_parallelism,
                     has_ttl=info.has_ttl,
                 )
+                self._add(index, part, described)
 
     def _keyed_parts(self, handle: KeyedHandle) -> Iterator[KeyGroups | RocksGroups]:
         match handle:
@@ -337,10 +314,10 @@ class OperatorStateReader:
                 )
                 raise UnreadableStateError(message)
 
-    def _add_timers(self, index: int, handle: KeyedHandle) -> None:
-        if isinstance(handle, KeyGroupsHandle):
-            for part in timers_parts(handle, self._files):
-                self._add(index, f"{TIMERS}{part.service}", _TIMERS, part)
+    def _add_timers(self, index: int, handle: KeyGroupsHandle) -> None:
+        for part in timers_parts(handle, self._files):
+            described = StoredState(f"{TIMERS}{part.service}", _TIMERS, part.columns)
+            self._add(index, part, described)
 
 
 def _common_columns(columns: Columns, others: Columns) -> Columns:
@@ -373,7 +350,6 @@ def _merged_type(type: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Convert a batch to the common columns of all subtasks."""
     if batch.schema.equals(schema):
         return batch
     columns = [

@@ -15,8 +15,6 @@ from holdfast.spark.engines.engine import Engine, RunningQuery, pin_planner_sett
 if TYPE_CHECKING:
     from holdfast.spark.engines.jobs import Jobs
 
-__all__ = ["Engine", "Jobs", "RunningQuery", "engine_of", "error_of_task", "pin_planner_settings"]
-
 
 def engine_of(session: SparkSession, client_session: SparkSession | None, clock: Clock) -> Engine:
     """Return the engine for a batch. Raises `InvalidRequestError` if the caller is not Spark."""

@@ -22,27 +22,3 @@ from holdfast.spark.operators.operator import (
 )
 from holdfast.spark.operators.output_rows import OutputRows, Row
 from holdfast.spark.operators.routing import Routing, arrow_schema, is_collated, read_table
-
-__all__ = [
-    "Broadcast",
-    "BroadcastProcessFunction",
-    "CheckpointedSink",
-    "KeyLoop",
-    "KeyedProcessFunction",
-    "Operator",
-    "Order",
-    "OutputRows",
-    "Routing",
-    "Row",
-    "Sink",
-    "StatefulFunction",
-    "TimeDomain",
-    "arrow_schema",
-    "check_callable",
-    "checkpointed_sinks",
-    "inverse",
-    "is_collated",
-    "read_table",
-    "snapshot_sinks",
-    "unused_sink_states",
-]

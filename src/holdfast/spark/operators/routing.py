@@ -14,6 +14,7 @@ from holdfast.backends.keys import check_key_type
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
+from holdfast.spark.sessions import column_named
 
 # A bigint, because rows are likely to have more columns of that type: Spark's JVM writes rows with three different
 # types to Arrow more slowly than rows with two.
@@ -87,11 +88,9 @@ class Routing:
             key_types=key_types,
             input_schema=input_schema,
             marks=marks,
-            late_rows=(
-                LateRows.of(rows, operator.event_time, uid=operator.uid)
-                if operator.drops_late_rows
-                else None
-            ),
+            late_rows=LateRows.of(rows, operator.event_time, uid=operator.uid)
+            if operator.drops_late_rows
+            else None,
         )
 
     def mark(self, rows: DataFrame, late_watermark: int) -> DataFrame:
@@ -132,10 +131,10 @@ def _hash_key(rows: DataFrame, operator: Operator) -> Column:
         if "geometry(" in kind or "geography(" in kind:
             raise InvalidRequestError(message)
         try:
-            rows.select(F.hash(F.col(f"`{column}`")))
+            rows.select(F.hash(column_named(column)))
         except AnalysisException as error:
             raise InvalidRequestError(message) from error
-    return F.hash(*(F.col(f"`{column}`") for column in operator.key))
+    return F.hash(*map(column_named, operator.key))
 
 
 def is_collated(type: DataType) -> bool:

@@ -1,7 +1,6 @@
 """Unmodified `StatefulProcessor` classes of PySpark, over our keyed state.
 
-    processor_function  the operator: passes the batches of a subtask to `processor_run`
-    processor_run       a processor in a batch: its calls in Spark's order
+    processor_function  the operator, and the run of a processor in a batch: its calls in Spark's order
     processor_tester    the same for users' tests, without a stream
     handle              the argument of `init`, with state variables and timers over those of `backends.keyed`
     declarations        checks and records what the processor declares; errors as Spark raises them
@@ -26,10 +25,12 @@ from holdfast.spark.processors.processor_function import (
     Flavour,
     ProcessorFunction,
     notes_of,
+    open_state,
+    open_timers,
+    record_declarations,
     session_settings,
     time_mode_of,
 )
-from holdfast.spark.processors.processor_run import open_state, open_timers, record_declarations
 from holdfast.spark.processors.processor_tester import ProcessorTester
 from holdfast.spark.processors.rows import InputSettings
 from holdfast.spark.processors.value_types import struct_type

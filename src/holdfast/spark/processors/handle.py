@@ -54,13 +54,7 @@ class Progress:
 
 
 class StateVariable:
-    """A state variable of a processor, for the current key.
-
-    Args:
-        declaration: Its declaration.
-        progress: The progress of the processor.
-        state: The state; None on the driver, which never uses it.
-    """
+    """A state variable of a processor, for the current key. On the driver it has no state, and is never used."""
 
     def __init__(self, declaration: Declaration, progress: Progress, state: Any) -> None:
         self._name = declaration.name

@@ -16,7 +16,7 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors.declarations import check_output_mode, parse_time_mode
 from holdfast.spark.processors.handle import Variable
-from holdfast.spark.processors.processor_run import ProcessorRun, record_declarations
+from holdfast.spark.processors.processor_function import ProcessorRun, record_declarations
 
 _GROUPS = 128
 

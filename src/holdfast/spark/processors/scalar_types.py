@@ -12,13 +12,7 @@ from holdfast.backends.arrow import is_valid_text, objects_of
 
 
 class InvalidValueError(Exception):
-    """An object is not a valid value of the type.
-
-    Args:
-        value: The object.
-        type_name: The name of the type.
-        path: The names of the fields that contain the object, from the inside.
-    """
+    """An object is not a valid value of the type. The path has the fields that contain the object, from the inside."""
 
     def __init__(self, value: Any, type_name: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(value, type_name, path)

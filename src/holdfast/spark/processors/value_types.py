@@ -158,8 +158,7 @@ class Structs(ValueType):
                     raise error.inside(name) from None
             raise
 
-    def array(self, values: Sequence[Sequence[Any] | None]) -> pa.StructArray:
-        """Return the column of converted values; null for None."""
+    def column(self, values: list[Any]) -> pa.Array:
         mask = None
         if None in values:
             mask = pa.array([value is None for value in values])
@@ -192,15 +191,8 @@ class Structs(ValueType):
             raise InvalidValueError(value, self.name)
         return self.row(self.values(value))
 
-    def column(self, values: list[Any]) -> pa.Array:
-        return self.array(values)
-
     def objects(self, column: pa.Array) -> list[Any]:
-        rows = list(map(self.row, self.tuples(column)))
-        if column.null_count:
-            for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-                rows[index] = None
-        return rows
+        return _with_nulls(list(map(self.row, self.tuples(column))), column)
 
     def copy(self, value: Any) -> Any:
         if value is None or self.is_immutable:
@@ -226,11 +218,15 @@ def _offsets(values: list[Any]) -> tuple[pa.Array, pa.Array | None]:
 
 def _cut(column: pa.Array, elements: list[Any]) -> list[Any]:
     offsets = column.offsets.to_pylist()
-    lists: list[Any] = [elements[first:end] for first, end in itertools.pairwise(offsets)]
+    return _with_nulls([elements[first:end] for first, end in itertools.pairwise(offsets)], column)
+
+
+def _with_nulls(objects: list[Any], column: pa.Array) -> list[Any]:
+    """Replace the objects of nulls by None."""
     if column.null_count:
         for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-            lists[index] = None
-    return lists
+            objects[index] = None
+    return objects
 
 
 _SIMPLE: dict[type[spark.DataType], tuple[type[ValueType], pa.DataType]] = {
@@ -254,10 +250,7 @@ _SIMPLE: dict[type[spark.DataType], tuple[type[ValueType], pa.DataType]] = {
 
 
 def value_type(kind: spark.DataType) -> ValueType:
-    """Return the class that converts values of a Spark type.
-
-    Raises `InvalidRequestError` if state and output can't have the type, or a struct has two fields of the same name.
-    """
+    """Return the class that converts values of a Spark type. Raises `InvalidRequestError` if state can't have the type."""
     if isinstance(kind, spark.StructType):
         return struct_type(kind)
     if isinstance(kind, spark.ArrayType):
@@ -312,11 +305,7 @@ def row_maker(names: Sequence[str]) -> Callable[[Iterable[Any]], Row]:
 class RowSerializer(ArrowSerializer):
     """Stores the values of a state variable: structs in columns, plain tuples in Python.
 
-    Tuples must have converted values (`Structs.values`): they are stored without another check.
-
-    Args:
-        rows: The type of values.
-        dropped: Paths of stored fields whose values may be lost; None for keys of a map.
+    Tuples must have converted values (`Structs.values`): they are stored without another check. `dropped` is as in `Rules`.
     """
 
     def __init__(self, rows: Structs, dropped: Collection[str] | None) -> None:
@@ -340,10 +329,10 @@ class RowSerializer(ArrowSerializer):
         return None if self._rows.has_hashable_values else self._rows.hashable
 
     def encode(self, values: Elements) -> list[pa.Array]:
-        return [self._rows.array(values)] if isinstance(values, list) else super().encode(values)
+        return [self._rows.column(values)] if isinstance(values, list) else super().encode(values)
 
     def encode_with_nulls(self, values: list[Any]) -> list[pa.Array]:
-        return [self._rows.array(values)]
+        return [self._rows.column(values)]
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         with gc_paused():

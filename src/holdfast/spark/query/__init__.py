@@ -16,19 +16,3 @@ from holdfast.spark.query.checkpoints import (
 from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
 from holdfast.spark.query.queries import StatefulOperator, StatefulQuery, stateful, stateful_query
-
-__all__ = [
-    "CLEANER",
-    "CheckpointCoordinator",
-    "Continuation",
-    "PendingCheckpoint",
-    "Retention",
-    "StatefulOperator",
-    "StatefulQuery",
-    "StoredJob",
-    "current_batch",
-    "pin_checkpoints",
-    "stateful",
-    "stateful_query",
-    "writer_version",
-]

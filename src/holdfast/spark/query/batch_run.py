@@ -55,18 +55,6 @@ class PlanShape:
     output_schema: pa.Schema
     spark_schema: StructType
 
-    @classmethod
-    def of(cls, rows: DataFrame, operator: Operator, assigned: AssignedOperator) -> Self:
-        output = rows
-        if operator.schema is not None:
-            output = rows.sparkSession.createDataFrame([], operator.schema)
-        columns = [StructField(column.name, column.dataType) for column in output.schema]
-        return cls(
-            routing=Routing.of(rows, operator, assigned.parallelism, assigned.max_parallelism),
-            output_schema=arrow_schema(output, uid=operator.uid),
-            spark_schema=StructType(columns),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningOperator:
@@ -100,7 +88,15 @@ class RunningOperator:
         """Return the shape of the plan for prepared rows."""
         key = rows.schema.json()
         if key not in self.shapes:
-            self.shapes[key] = PlanShape.of(rows, self.operator, assigned)
+            operator, output = self.operator, rows
+            if operator.schema is not None:
+                output = rows.sparkSession.createDataFrame([], operator.schema)
+            columns = [StructField(column.name, column.dataType) for column in output.schema]
+            self.shapes[key] = PlanShape(
+                routing=Routing.of(rows, operator, assigned.parallelism, assigned.max_parallelism),
+                output_schema=arrow_schema(output, uid=operator.uid),
+                spark_schema=StructType(columns),
+            )
         return self.shapes[key]
 
 
@@ -123,11 +119,6 @@ class AppliedOperator:
 
     def __post_init__(self) -> None:
         self.ignored = len(self.received)
-
-    def run(self) -> None:
-        """Compute the output; earlier reports of its subtasks are ignored."""
-        self.ignored = len(self.received)
-        compute(self.output)
 
     def acknowledgements(self) -> list[Acknowledgement]:
         """Return the reports of the subtasks in this batch."""
@@ -164,7 +155,8 @@ class AppliedOperator:
             uid = self.operator.uid
             is_partly_used = any(jobs.depends_on(other.rows, uid) for other, _ in finished)
             if not is_partly_used:
-                self.run()
+                self.ignored = len(self.received)  # earlier reports
+                compute(self.output)
             if is_partly_used or any(
                 len(other.acknowledgements()) != count for other, count in finished
             ):

@@ -342,11 +342,9 @@ def _check_same_partitioning(operator: Operator, stored: StoredOperator, pointer
         unkeyed.append("raw operator state")
     if unkeyed:
         message = (
-            f"operator {operator.uid!r} partitions rows by key, but its {', '.join(unkeyed)} would not be "
-            f"partitioned by key: with parallelism {operator.parallelism} instead of {stored.parallelism} "
-            f"it would be in other subtasks than its keys. Use parallelism {stored.parallelism}, and store "
-            "it as union list state or raw keyed state, from which a subtask takes the part in "
-            "context.key_groups"
+            f"operator {operator.uid!r} partitions rows by key, but its {', '.join(unkeyed)} is not keyed, so it "
+            f"can't follow the keys from parallelism {stored.parallelism} to {operator.parallelism}; restart with "
+            f"parallelism={stored.parallelism}. To rescale, first move it to keyed state (context.keyed_state_store)"
         )
         raise InvalidRequestError(message, pointer)
 

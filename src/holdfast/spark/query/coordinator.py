@@ -165,21 +165,13 @@ class CheckpointCoordinator:
             OutcomeUnknownError: It is unknown whether it was committed; nothing may be deleted.
             StorageUnavailableError: The checkpoint was not committed.
         """
-        operators = {
-            uid: without_placeholders(
-                uid,
-                combine_acknowledgements(
-                    operator,
-                    acknowledgements[uid],
-                    parallelism=pending.assigned[uid].parallelism,
-                    max_parallelism=pending.assigned[uid].max_parallelism,
-                    key_types=pending.key_types.get(uid, ()),
-                ),
-                pending.assigned[uid].subtasks,
-                may_refer=pending.may_refer[uid],
+        operators = {}
+        for uid, operator in self._continuation.operators.items():
+            assigned, key_types = pending.assigned[uid], pending.key_types.get(uid, ())
+            stored = combine_acknowledgements(operator, acknowledgements[uid], assigned, key_types)
+            operators[uid] = without_placeholders(
+                uid, stored, assigned.subtasks, may_refer=pending.may_refer[uid]
             )
-            for uid, operator in self._continuation.operators.items()
-        }
         return self._publish(pending, operators, progress, sink_states)
 
     def can_reuse_state(self, pending: PendingCheckpoint) -> bool:

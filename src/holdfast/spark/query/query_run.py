@@ -14,6 +14,7 @@ from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, OutcomeUnknownError
 from holdfast.locations.coordination import sweep
 from holdfast.redaction import redact
+from holdfast.spark import event_time
 from holdfast.spark.checkpoint_location import (
     APPLICATION_FILE,
     LINK_FILE,
@@ -23,16 +24,7 @@ from holdfast.spark.checkpoint_location import (
     encode_link,
 )
 from holdfast.spark.engines import Engine, RunningQuery, error_of_task, pin_planner_settings
-from holdfast.spark.event_time import (
-    NO_TIMERS,
-    IdleTicks,
-    NextTimers,
-    earliest_timers,
-    is_due,
-    is_tick_only,
-    next_batch_time,
-    times_of_batch,
-)
+from holdfast.spark.event_time import IdleTicks, NextTimers
 from holdfast.spark.operators import (
     CheckpointedSink,
     Operator,
@@ -167,7 +159,7 @@ class QueryRun:
             self._start(engine, query)
             # Before the sink's jobs: Spark's listeners are busy with them later.
             offsets = _require_offsets(offsets_of(batch_id), batch_id, query)
-            times = times_of_batch(offsets, pending.progress)
+            times = event_time.times_of_batch(offsets, pending.progress)
             has_input = self._has_input(offsets, pending)
             progress = SparkProgress(
                 query_id=query.query_id,
@@ -187,7 +179,7 @@ class QueryRun:
                 acknowledgements = self._process(engine, rows, pending, times, find_id)
                 states = snapshot_sinks(self.sinks, pending.checkpoint_id)
                 self.coordinator.complete(pending, acknowledgements, progress, states)
-                self.next_timers = earliest_timers(
+                self.next_timers = event_time.earliest_timers(
                     report.next_timers
                     for reports in acknowledgements.values()
                     for report in reports
@@ -201,7 +193,9 @@ class QueryRun:
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
         if self.idle_ticks is not None:
             self.idle_ticks.ask(
-                next_batch_time(*(self.next_timers or NO_TIMERS), times, has_input=has_input)
+                event_time.next_batch_time(
+                    *(self.next_timers or event_time.NO_TIMERS), times, has_input=has_input
+                )
             )
 
     def _has_input(self, offsets: str, pending: PendingCheckpoint) -> bool:
@@ -213,7 +207,9 @@ class QueryRun:
         before = pending.progress
         # A savepoint that the query starts from has other sources.
         is_next = before is not None and before.batch_id == pending.batch_id - 1
-        return not is_tick_only(sources, sources_of(before.offsets) if before and is_next else None)
+        return not event_time.is_tick_only(
+            sources, sources_of(before.offsets) if before and is_next else None
+        )
 
     def _is_noop_batch(self, pending: PendingCheckpoint, times: BatchTimes) -> bool:
         """Return whether a batch without rows would not change state and output.
@@ -222,7 +218,7 @@ class QueryRun:
         """
         return (
             self.next_timers is not None
-            and not is_due(*self.next_timers, times)
+            and not event_time.is_due(*self.next_timers, times)
             and not self.sinks
             and not any(running.operator.takes_broadcast for running in self.operators.values())
             and self.coordinator.can_reuse_state(pending)

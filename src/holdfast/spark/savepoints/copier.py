@@ -118,10 +118,7 @@ class Copier:
     """
 
     def __init__(
-        self,
-        location: CheckpointStorageLocation,
-        base: Base,
-        format: SavepointFormat = "native",
+        self, location: CheckpointStorageLocation, base: Base, format: SavepointFormat = "native"
     ) -> None:
         self._location = location
         self._base = base

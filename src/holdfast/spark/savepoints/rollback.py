@@ -18,11 +18,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from holdfast.common import map_in_parallel
-from holdfast.errors import (
-    CheckpointCorruptedError,
-    CheckpointNotFoundError,
-    InvalidRequestError,
-)
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination import check_not_claimed, check_not_revoked
 from holdfast.locations.storages import (
     CheckpointStorageAccess,

@@ -42,7 +42,7 @@ from holdfast.spark import sessions
 from holdfast.spark.operators import is_collated, read_table
 from holdfast.spark.query import writer_version
 from holdfast.spark.savepoints.stored_query import savepoint_directory, use_stores
-from holdfast.spark_progress import SPARK_FILES, directories_of, spark_files_of, with_copied_files
+from holdfast.spark_progress import SPARK_FILES, directories_of, find_spark_files, with_copied_files
 
 _log = logging.getLogger(__name__)
 
@@ -178,9 +178,7 @@ def _copy_base(
 ) -> CheckpointMetadata:
     """Copy all files that the metadata leads to, and the base's Spark files if it has any."""
     use_stores(configuration, *directories_of(base))
-    spark_files = None
-    if SPARK_FILES in base.metadata.coordinator_states:
-        spark_files = spark_files_of(base.metadata, base.location.external_pointer)
+    spark_files = find_spark_files(base)
     metadata, copies = copy_files(
         metadata,
         lambda handle: copy_stream(handle.open_input_stream, location),

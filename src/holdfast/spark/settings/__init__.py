@@ -13,18 +13,3 @@ from holdfast.spark.settings.builder import SettingArguments, configure
 from holdfast.spark.settings.setting import PREFIX, Setting
 from holdfast.spark.settings.settings import Settings, StateSettings, check_settings, settings_table
 from holdfast.spark.settings.stores import Stores, is_of_stores, s3_settings, s3_settings_table
-
-__all__ = [
-    "PREFIX",
-    "Setting",
-    "SettingArguments",
-    "Settings",
-    "StateSettings",
-    "Stores",
-    "check_settings",
-    "configure",
-    "is_of_stores",
-    "s3_settings",
-    "s3_settings_table",
-    "settings_table",
-]

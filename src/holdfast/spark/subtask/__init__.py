@@ -24,23 +24,3 @@ from holdfast.spark.subtask.subtask import (
     TaskPayload,
     name_in_plans,
 )
-
-__all__ = [
-    "COLUMN",
-    "Acknowledgement",
-    "CheckpointInfo",
-    "JobStorage",
-    "LocalFiles",
-    "OperatorInfo",
-    "Reports",
-    "SubtaskRunner",
-    "TaskPayload",
-    "WorkerMemory",
-    "combine_acknowledgements",
-    "decode_acknowledgements",
-    "digest_of",
-    "has_duplicate_reports",
-    "local_directory",
-    "name_in_plans",
-    "reports_of_final_pass",
-]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.backends.assignment import AssignedOperator
 from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointDeclinedError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
@@ -52,9 +53,7 @@ def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
 def combine_acknowledgements(
     operator: Operator,
     acknowledgements: list[Acknowledgement],
-    *,
-    parallelism: int,
-    max_parallelism: int,
+    assigned: AssignedOperator,
     key_types: tuple[str, ...],
 ) -> StoredOperator:
     """Combine the reports of all subtasks of an operator into its state, with Spark's types of the columns of its key.
@@ -71,15 +70,15 @@ def combine_acknowledgements(
             "the sink's job again. If an executor was lost, restart the query, which repeats the "
             "batch; else the sink needs persist=True"
         )
-    missing = sorted(set(range(parallelism)) - set(subtasks))
+    missing = sorted(set(range(assigned.parallelism)) - set(subtasks))
     if missing:
         raise CheckpointDeclinedError(
             f"no report of subtasks {missing} of operator {uid!r}: the sink's first action failed or "
             "did not read all rows; let it read them in one action, or use persist=True"
         )
     return StoredOperator(
-        parallelism=parallelism,
-        max_parallelism=max_parallelism,
+        parallelism=assigned.parallelism,
+        max_parallelism=assigned.max_parallelism,
         subtasks=dict(sorted(subtasks.items())),
         key=operator.key,
         key_hash=operator.key_hash,

@@ -182,7 +182,8 @@ class LocalFiles:
         if not os.path.isdir(self.directory):
             return  # all of them are in memory
         try:
-            self._write_list(names)
+            with replace_file(self._list) as in_progress, open(in_progress, "x") as file:
+                file.write("\n".join(sorted(names)))
             self._delete_unneeded()
             self._make_room()
             os.utime(self.root)  # otherwise other executors count this one as dead after a while
@@ -215,10 +216,6 @@ class LocalFiles:
     def _list(self) -> str:
         return os.path.join(self.directory, f"{self.subtask}.{self.checkpoint_id}")
 
-    def _write_list(self, names: Collection[str]) -> None:
-        with replace_file(self._list) as in_progress, open(in_progress, "x") as file:
-            file.write("\n".join(sorted(names)))
-
     def _delete_unneeded(self) -> None:
         now_s = self.clock.now_ms() / 1000
         files = dict(_files(self.directory))
@@ -245,7 +242,9 @@ class LocalFiles:
     def _make_room(self) -> None:
         """Delete the least recently needed files of any operator until the others fit."""
         copies: list[tuple[float, int, str]] = []
-        for directory in _directories(self.root):
+        with os.scandir(self.root) as entries:
+            directories = [entry.path for entry in entries if entry.is_dir()]
+        for directory in directories:
             files = dict(_files(directory))
             needed_s: dict[str, float] = {}
             for path, status in files.items():
@@ -326,11 +325,6 @@ def _files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
         path = os.path.join(directory, name)
         with suppress(FileNotFoundError):  # deleted by another task
             yield path, os.stat(path)
-
-
-def _directories(root: str) -> list[str]:
-    with os.scandir(root) as entries:
-        return [entry.path for entry in entries if entry.is_dir()]
 
 
 def _delete_directories_of_dead_executors(directory: str, clock: Clock) -> None:

@@ -160,20 +160,16 @@ class InputRows:
         self.is_exhausted = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
         for batch in self._batches:
             rows = self._without_marks(batch)
             if rows.num_rows:
                 self.count += rows.num_rows
                 try:
-                    return cast_rows(rows, self._schema)
+                    yield cast_rows(rows, self._schema)
                 except IncompatibleValueError as error:
                     message = f"rows don't fit the schema that the operator's state knows: {error}"
                     raise InvalidRequestError(message) from error
         self.is_exhausted = True
-        raise StopIteration
 
     def _without_marks(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that have data and aren't late, without the column of marks."""
@@ -300,7 +296,7 @@ class SubtaskRunner:
             if isinstance(function, BroadcastProcessFunction):
                 function.process_broadcast(broadcast_rows)
             rows_out = 0
-            for batch in self._batches(function.process(rows)):
+            for batch in self._batches(function.process(iter(rows))):
                 rows_out += batch.num_rows
                 yield self._output(batch)
             if not rows.is_exhausted:

@@ -71,15 +71,8 @@ class _Windowed(StatefulFunction):
 
     A row is late, and dropped, if all of its windows are expired: a window expires when the watermark reaches its last
     millisecond plus the allowed lateness. Rows without a time are in no window. A batch first adds its rows, at the
-    watermark of the batch before, then completes windows by its own.
-
-    Args:
-        windows: The windows of each row.
-        time: The column of event time.
-        allowed_lateness: How long complete windows are kept. With "append", rows that arrive in that time
-            emit their windows again at once.
-        emit: "append" emits a window when the watermark has passed it; "update" in each batch that has
-            rows of it.
+    watermark of the batch before, then completes windows by its own. With emit="append", rows that arrive in the allowed
+    lateness emit their windows again at once.
 
     Attributes:
         kept: The content of the state, for messages.
@@ -279,9 +272,7 @@ class WindowedAggregation(_Windowed):
     Args:
         aggregates: The aggregates by name.
         windows: The windows of each row.
-        renamed: The former names of aggregates, as for `KeyedRows.agg`.
-        added: Names of aggregates that the state does not have yet.
-        dropped: Names of stored aggregates to delete.
+        renamed: The former names of aggregates, as for `KeyedRows.agg`; so are added and dropped ones.
         options: `time`, the column of event time; `allowed_lateness`, how long complete windows are kept, by default
             not at all; `emit`: "append" emits complete windows, "update" windows in each batch that has rows of
             them.
@@ -324,12 +315,7 @@ class WindowedAggregation(_Windowed):
 class WindowedFunction(_Windowed):
     """Calls a function for each window with all of its rows, which are kept until the window expires.
 
-    Args:
-        function: The user's function.
-        windows: The windows of each row.
-        renamed: The stored names of the rows' columns, by their present names.
-        dropped: Stored columns of rows to delete.
-        options: As for `WindowedAggregation`.
+    Arguments are those of `WindowedRows.apply`, and options as for `WindowedAggregation`.
     """
 
     kept = "rows"

@@ -34,11 +34,9 @@ small, and merging four of them into RocksDB's default of 256 MiB would write fa
 
 
 class Memory:
-    """Memory that databases share: blocks, indexes, filters, and write buffers.
+    """Memory that databases share: blocks, indexes, filters, and a share for write buffers.
 
-    Args:
-        share_bytes: Size of the cache; databases exceed it only while they use more.
-        write_buffer_ratio: Share of it for write buffers.
+    They exceed it only while they use more.
     """
 
     def __init__(self, share_bytes: int, write_buffer_ratio: float) -> None:

@@ -28,16 +28,15 @@ from rocksdict import (
     Checkpoint,
     ColumnFamily,
     IngestExternalFileOptions,
-    Options,
     Rdict,
     SstFileWriter,
     WriteBatch,
     WriteOptions,
 )
 
-from holdfast.backends.keyed.rocksdb.budget import FILE_BYTES, Memory, database_options, memory_of
-from holdfast.backends.keyed.rocksdb.locked_directory import LockedDirectory
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
+from holdfast.backends.keyed.locked_directory import LockedDirectory
+from holdfast.backends.keyed.rocksdb_errors import map_errors
+from holdfast.backends.keyed.rocksdb_options import FILE_BYTES, Memory, database_options, memory_of
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.common import SYSTEM_CLOCK, Clock, raise_if_cancelled
 from holdfast.errors import InvalidRequestError, StorageFullError
@@ -90,28 +89,17 @@ _STATISTIC = re.compile(r"^(\S+) .*?(COUNT|SUM) : (\d+)$", re.MULTILINE)
 
 
 class PatientWriter:
-    """Writes to a database, and waits outside of RocksDB for its background work.
-
-    Args:
-        database: The database, with options that leave waiting for merges to this class (see `budget`).
-        clock: Waits.
-    """
+    """Writes to a database, and waits outside of RocksDB for its background work, as its options provide."""
 
     def __init__(self, database: Rdict, clock: Clock = SYSTEM_CLOCK) -> None:
         self._database = database
         self._clock = clock
 
     def write(self, rows: Rdict, make_batch: Callable[[], WriteBatch]) -> None:
-        """Write a batch as soon as RocksDB accepts it.
+        """Write a batch to a column family as soon as RocksDB accepts it, in a new batch for each attempt.
 
-        Args:
-            rows: The column family of the batch.
-            make_batch: Makes the batch for each attempt, because RocksDB consumes rejected batches, too.
-
-        Raises:
-            Exception: RocksDB failed.
-            StorageFullError: Files can't be merged because the disk is full.
-            CancelledError: The task was cancelled.
+        RocksDB consumes rejected batches, too. Raises RocksDB's errors, and `StorageFullError` if files can't be merged
+        because the disk is full.
         """
         while not self._try_write(make_batch()):
             waits = self._backoff()
@@ -156,17 +144,7 @@ class PatientWriter:
 
 
 class Family:
-    """The rows of one column family.
-
-    Args:
-        database: The database.
-        name: The column family's name.
-        settings: The settings of the database.
-        stored: The stored files of the database, by their names in it.
-
-    Attributes:
-        rows: The column family in rocksdict.
-    """
+    """The rows of one column family."""
 
     def __init__(
         self,
@@ -205,11 +183,9 @@ class Family:
             self._writer.write(self.rows, make_batch)
 
     def ingest(self, rows: Iterable[tuple[bytes, bytes]], directory: str) -> None:
-        """Add rows in ascending order of keys as files; they replace present rows with these keys.
+        """Add rows in ascending order of keys as files, moved from a directory on the same disk.
 
-        Args:
-            rows: The keys and values.
-            directory: A directory on the database's disk, from which the files are moved.
+        They replace present rows with these keys.
         """
         paths: list[str] = []
         rest = iter(rows)
@@ -273,20 +249,12 @@ def _write_sst(
 
 
 class Database:
-    """An open database.
+    """An open database. Raises as `map_errors`.
 
     Args:
         path: The directory of the database's files.
-        settings: The settings.
         directory: The working directory to delete after closing; None if the caller owns it.
-        is_read_only: Whether the database is only read.
-        stored: The stored files of the database, by their names in it; if a file is corrupted, its stored file is
-            verified as well.
-
-    Raises:
-        CheckpointCorruptedError: A file is corrupted.
-        StorageFullError: The disk is full.
-        StorageUnavailableError: The disk failed.
+        stored: The stored files of the database, by their names in it, to verify if a file is corrupted.
     """
 
     def __init__(
@@ -325,7 +293,6 @@ class Database:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all states."""
         return frozenset(self._families)
 
     def family(self, name: str) -> Family:
@@ -351,10 +318,21 @@ class Database:
                 self._database.drop_column_family(_PREFIX + name)
 
     def metrics(self) -> Mapping[str, int]:
-        """Return RocksDB's metrics of the database, by Flink's names."""
+        """Return RocksDB's metrics of the database, by Flink's names; statistics only if the settings enable them."""
         families = [family.rows for family in self._families.values()]
         with map_errors(self.path, self._stored):
-            return _collect_metrics(self._database, families, self._options)
+            metrics = {
+                name: sum(_property(family, name) for family in families)
+                for name in _FAMILY_PROPERTIES
+            }
+            metrics |= {name: _property(self._database, name) for name in _SHARED_PROPERTIES}
+            metrics["num-live-sst-files"] = len(self._database.live_files())
+        statistics = self._options.get_statistics() or ""
+        for name, aggregate, number in _STATISTIC.findall(statistics):
+            known = _STATISTICS.get(f"{name} {aggregate}")
+            if known is not None:
+                metrics[known] = int(number)
+        return metrics
 
     def capture(self, path: str) -> None:
         """Create a database of the present rows in a new directory on the same disk, from hard links."""
@@ -367,10 +345,7 @@ class Database:
 
 
 def _close(
-    database: Rdict,
-    families: dict[str, Family],
-    memory: Memory,
-    directory: LockedDirectory | None,
+    database: Rdict, families: dict[str, Family], memory: Memory, directory: LockedDirectory | None
 ) -> None:
     for family in families.values():
         family.close()
@@ -380,22 +355,6 @@ def _close(
     memory.release()
     if directory is not None:
         directory.release()
-
-
-def _collect_metrics(
-    database: Rdict, families: Sequence[Rdict], options: Options
-) -> Mapping[str, int]:
-    """Return the metrics of a database with these column families; statistics only if its options enable them."""
-    metrics = {
-        name: sum(_property(family, name) for family in families) for name in _FAMILY_PROPERTIES
-    }
-    metrics |= {name: _property(database, name) for name in _SHARED_PROPERTIES}
-    metrics["num-live-sst-files"] = len(database.live_files())
-    for name, aggregate, number in _STATISTIC.findall(options.get_statistics() or ""):
-        known = _STATISTICS.get(f"{name} {aggregate}")
-        if known is not None:
-            metrics[known] = int(number)
-    return metrics
 
 
 def _property(rows: Rdict, name: str) -> int:

@@ -8,15 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.backends.keyed.columns import Column, Rows, same_rows, take
-from holdfast.backends.keyed.segments import (
-    Directory,
-    Filter,
-    OpenSlice,
-    RowSource,
-    is_expired,
-)
-from holdfast.backends.keyed.table import Flags, Operation, SortKeys, TableSpec
-from holdfast.backends.keyed.times import MIN_TIME_MS
+from holdfast.backends.keyed.segments.merging import is_expired
+from holdfast.backends.keyed.segments.rows import OpenSlice, RowSource
+from holdfast.backends.keyed.segments.side_tables import Directory, Filter
+from holdfast.backends.keyed.table import MIN_TIME_MS, Flags, Operation, SortKeys, TableSpec
 
 _LOOKUPS_PER_HIT = 8
 """Estimated number of keys that are looked up in a newer run for each one that it has."""
@@ -29,11 +24,7 @@ _Prefixes = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]
 
 @dataclass(slots=True)
 class LookupKeys:
-    """Sort keys to look up, and their places in filters.
-
-    Attributes:
-        sort_keys: Ascending.
-    """
+    """Sort keys to look up, ascending, and their places in filters."""
 
     sort_keys: SortKeys
     _prefixes: dict[int, _Prefixes] = field(default_factory=dict)
@@ -54,11 +45,10 @@ class LookupKeys:
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run whose slices are opened on demand.
+    """A run whose slices are opened on demand, by their number.
 
     Attributes:
         ranges: First sort key and end of each slice; ascending, without overlaps.
-        open_slice: Opens a slice by its number.
         is_bottom: Whether most of the lookups are expected to hit.
     """
 
@@ -75,14 +65,10 @@ def look_up(
     *,
     now_ms: int | None,
 ) -> Hits:
-    """Find the rows that count for each identity, newest first.
+    """Find the rows that count for each identity, newest first; without folds an identity has at most one.
 
-    Args:
-        runs: Newest first; older runs are searched only for identities that newer ones leave open.
-        spec: The table's specification. Without folds an identity has at most one row.
-        sort_keys: The sort keys of the identities, ascending.
-        ids: The id columns of the identities.
-        now_ms: The present for TTLs, milliseconds; None to keep expired rows.
+    Runs are given newest first; older ones are searched only for identities that newer ones leave open. Identities
+    are given by ascending sort keys and id columns. Expired rows are kept if there is no present `now_ms`.
     """
     search = _Search(spec, sort_keys, ids, now_ms)
     for run in runs:
@@ -97,12 +83,7 @@ def look_up(
 
 
 class _Search:
-    """A lookup in progress.
-
-    Attributes:
-        hits: The rows that count.
-        keys: The sort keys of all open identities, and of some closed ones.
-    """
+    """A lookup in progress; its keys are the sort keys of all open identities, and of some closed ones."""
 
     def __init__(
         self, spec: TableSpec, sort_keys: SortKeys, ids: Sequence[Column], now_ms: int | None
@@ -172,12 +153,9 @@ class _Search:
         integers = source.ids[0]
         if not _is_integers(integers):  # there are nulls
             return None
-        wanted = (
-            wanted[first:end]
-            if self._identities is None
-            else wanted.take(self._identities[first:end])
-        )
-        hits, rows = find_integers(directory, integers, self.keys.sort_keys[first:end], wanted)
+        at = slice(first, end)
+        wanted = wanted[at] if self._identities is None else wanted.take(self._identities[at])
+        hits, rows = find_integers(directory, integers, self.keys.sort_keys[at], wanted)
         return (hits + first if first else hits), rows
 
     def drop_closed_keys(self) -> None:
@@ -253,12 +231,7 @@ def find_sort_keys(
 ) -> tuple[Rows, Rows] | None:
     """Find the keys from `first` up to `end` that a source has, and the first row of each; None if it has none.
 
-    Args:
-        source: The source.
-        keys: The keys.
-        first: The first one that the source can have.
-        end: The end of these, exclusive.
-        use_filter: Whether to use the source's filter, because most keys are absent.
+    The source's filter is of use if most keys are absent.
     """
     sort_keys = source.sort_keys
     directory, filter_ = source.directory, source.filter if use_filter else None
@@ -289,13 +262,8 @@ def find_integers(
 ) -> tuple[Rows, Rows]:
     """Find identities that are a single integer; return the positions of those that a source has, and their rows.
 
+    `integers` are the identities of the source's rows, `wanted` the sort keys of the wanted identities, ascending.
     Rows of one prefix are distinguished by the integer, which must be read anyway, so no sort key is read.
-
-    Args:
-        directory: The source's directory.
-        integers: The identity of each row.
-        wanted: Sort keys of the wanted identities, ascending.
-        wanted_integers: The wanted identities.
     """
     low = int(wanted.searchsorted(np.uint64(directory.first)))
     distances = wanted[low:] - np.uint64(directory.first)

@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
-from holdfast.backends.keyed.columnar.chunked_merging import Arena
-from holdfast.backends.keyed.segments import Segment
+from holdfast.backends.keyed.segments.merging import Arena
+from holdfast.backends.keyed.segments.segment import Segment
 from holdfast.common import FULL_ERRNOS, replace_file
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -28,22 +29,20 @@ IN_MEMORY_BYTES = 20 << 10
 _MAX_OWNERS = 1024
 """Owners whose segments are tracked. A worker has few at a time, and more after a cluster has moved subtasks."""
 
-_READ_BYTES = 1 << 20
-_MAX_BUFFERS = 512
+_MAX_SEGMENTS = 4096
+"""Open segments of a worker; the least recently used are closed first."""
+
+_BUFFER_BYTES = 1 << 20
 
 
 class Workspace:
     """Open segments and memory for merging, which a worker keeps between batches for all its subtasks.
 
     It is used by one thread at a time. The blocks of a segment that is opened again by name stay verified.
-
-    Args:
-        max_segments: Maximum number of open segments; the least recently used are closed first.
     """
 
-    def __init__(self, max_segments: int = 4096) -> None:
+    def __init__(self) -> None:
         self.arena = Arena()
-        self._max_segments = max_segments
         self._segments: OrderedDict[str, Segment] = OrderedDict()
         self._needed: OrderedDict[str, frozenset[str]] = OrderedDict()  # by owner
 
@@ -55,9 +54,8 @@ class Workspace:
         return segment
 
     def keep(self, segment: Segment) -> None:
-        """Keep a segment open."""
         self._segments[segment.name] = segment
-        while len(self._segments) > self._max_segments:
+        while len(self._segments) > _MAX_SEGMENTS:
             self.forget(next(iter(self._segments)))
 
     def forget(self, name: str) -> None:
@@ -67,13 +65,9 @@ class Workspace:
             segment.release()
 
     def keep_only(self, owner: str, names: frozenset[str]) -> None:
-        """Release the segments that an owner needed before, and no longer needs.
+        """Release the segments that an owner, a subtask of an operator, was restored from before, and no longer can be.
 
         `forget_deleted` doesn't find small segments, since they have no file.
-
-        Args:
-            owner: A subtask of an operator.
-            names: The segments that it may be restored from.
         """
         for name in self._needed.get(owner, frozenset()) - names:
             self.forget(name)
@@ -104,30 +98,21 @@ class Workspace:
 
     def forget_deleted(self) -> None:
         """Release segments whose files were deleted: while they are mapped they occupy the disk."""
-        mapped = [segment for segment in self._segments.values() if os.path.isabs(segment.location)]
-        for segment in mapped:
-            if not os.path.exists(segment.location):
+        for segment in list(self._segments.values()):
+            if os.path.isabs(segment.location) and not os.path.exists(segment.location):
                 self.forget(segment.name)
 
 
 class SegmentStore:
-    """Segments by name.
+    """Segments by name: stored ones, `streams`, and new ones. Without a directory of local files they are in memory.
 
     A local file that is corrupt, truncated or missing is fetched again, also during a lookup: only corruption in
     storage is an error. Whenever a segment is requested its file is checked for changes. A file that is truncated
     while an array of it is being read kills the process, which can't be prevented.
-
-    Args:
-        directory: The directory of local files; None keeps all segments in memory.
-        workspace: Keeps segments open for later stores.
-        streams: The stored segments by name.
     """
 
     def __init__(
-        self,
-        directory: str | None,
-        workspace: Workspace,
-        streams: Mapping[str, StreamStateHandle],
+        self, directory: str | None, workspace: Workspace, streams: Mapping[str, StreamStateHandle]
     ) -> None:
         self._directory = directory
         self._workspace = workspace
@@ -148,19 +133,18 @@ class SegmentStore:
             StorageUnavailableError: The segment can't be fetched.
         """
         segment = self._segments.get(name)
+        if segment is not None and not segment.is_changed():
+            return segment
+        segment = self._workspace.segment(name)
         if segment is not None and segment.is_changed():
+            self._workspace.forget(name)
             segment = None
+        copy = self._local_copy(name)
         if segment is None:
-            segment = self._workspace.segment(name)
-            if segment is not None and segment.is_changed():
-                self._workspace.forget(name)
-                segment = None
-            copy = self._local_copy(name)
-            if segment is None:
-                segment = self._open(name, copy)
-            if copy is not None:
-                segment.fetch_if_corrupt(copy.fetch_again)
-            self._segments[name] = segment
+            segment = self._open(name, copy)
+        if copy is not None:
+            segment.fetch_if_corrupt(copy.fetch_again)
+        self._segments[name] = segment
         return segment
 
     def add(self, name: str, buffers: Sequence[BytesLike], checksum: Checksum) -> None:
@@ -190,18 +174,14 @@ class SegmentStore:
         self._segments = {}
 
     def _open(self, name: str, copy: "_LocalCopy | None") -> Segment:
-        if copy is None:
-            stream = self._streams.get(name)
-            if stream is None and name in self._segments:  # written here, and only in this file
+        stream = self._streams.get(name)
+        if stream is None:
+            if name in self._segments:  # written here, and only in this file
                 return Segment.open(self._path(name), name)
-            if stream is None:
-                raise CheckpointNotFoundError(f"segment {name} is gone")
-            segment = Segment.load(name, stream)
-            if isinstance(stream, ByteStreamStateHandle):
-                self._workspace.keep(segment)
-            return segment
-        segment = copy.open()
-        if segment.location == copy.path:
+            raise CheckpointNotFoundError(f"segment {name} is gone")
+        segment = Segment.load(name, stream) if copy is None else copy.open()
+        is_mapped = copy is not None and segment.location == copy.path
+        if is_mapped or isinstance(stream, ByteStreamStateHandle):
             self._workspace.keep(segment)
         return segment
 
@@ -230,26 +210,14 @@ class SegmentStore:
 
 @dataclass(frozen=True, slots=True)
 class _LocalCopy:
-    """The local copy of a stored segment; the file may be missing.
-
-    Attributes:
-        name: The segment's name.
-        path: The local file.
-        stream: The segment in storage.
-    """
+    """The local copy of a stored segment; the file at its path may be missing."""
 
     name: str
     path: str
     stream: StreamStateHandle
 
     def open(self) -> Segment:
-        """Open the segment; from memory if the disk is full or fails.
-
-        Raises:
-            CheckpointNotFoundError: The segment is missing in storage.
-            CheckpointCorruptedError: The segment is corrupt in storage.
-            StorageUnavailableError: The segment can't be fetched.
-        """
+        """Open the segment; from memory if the disk is full or fails. Raises as `SegmentStore.segment`."""
         try:
             return Segment.open(self.path, self.name)
         except CheckpointNotFoundError:
@@ -269,7 +237,7 @@ class _LocalCopy:
     def _fetch(self) -> Segment:
         try:
             with self.stream.open_input_stream() as source:  # it verifies what it reads
-                _write_file(self.path, iter(lambda: source.read(_READ_BYTES), b""))
+                _write_file(self.path, iter(lambda: source.read(_BUFFER_BYTES), b""))
         except (StorageFullError, StorageUnavailableError) as error:
             _log.warning("segment %s is read without a local copy: %s", self.name, error)
             return Segment.load(self.name, self.stream)  # if storage failed, it fails again
@@ -279,41 +247,15 @@ class _LocalCopy:
 def _write_file(path: str, buffers: Iterable[BytesLike]) -> None:
     """Write a file atomically. It is not synced, since storage has the bytes.
 
-    Raises:
-        StorageFullError: The disk is full.
-        StorageUnavailableError: The file can't be written.
-        CheckpointError: An error of the iterable.
+    Raises `StorageFullError` or `StorageUnavailableError`, and errors of the iterable.
     """
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with replace_file(path) as temporary:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                _write_all(descriptor, buffers)
-            finally:
-                os.close(descriptor)
+        with (
+            replace_file(path) as temporary,
+            open(temporary, "wb", _BUFFER_BYTES, opener=partial(os.open, mode=0o600)) as file,
+        ):
+            file.writelines(buffers)
     except OSError as error:
         error_class = StorageFullError if error.errno in FULL_ERRNOS else StorageUnavailableError
-        message = f"segment can't be written ({error.strerror})"
-        raise error_class(message, path) from error
-
-
-def _write_all(descriptor: int, buffers: Iterable[BytesLike]) -> None:
-    """Write all bytes, with as few system calls as possible."""
-    left: list[memoryview] = []
-    for buffer in buffers:
-        left.append(memoryview(buffer).cast("B"))
-        if len(left) == _MAX_BUFFERS:
-            _write_buffers(descriptor, left)
-            left = []
-    _write_buffers(descriptor, left)
-
-
-def _write_buffers(descriptor: int, left: list[memoryview]) -> None:
-    left = [buffer for buffer in left if len(buffer)]
-    while left:
-        written = os.writev(descriptor, left)
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if written:
-            left[0] = left[0][written:]
+        raise error_class(f"segment can't be written ({error.strerror})", path) from error

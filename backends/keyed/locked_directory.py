@@ -12,11 +12,10 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import IO
 
-from holdfast.backends.keyed.rocksdb.rocksdb_errors import map_errors
+from holdfast.backends.keyed.rocksdb_errors import map_errors
 from holdfast.errors import StorageUnavailableError
 
 SUFFIX = ".rocksdb"
@@ -26,9 +25,8 @@ _HELD = "held"
 class LockedDirectory:
     """A new directory that this process has locked, until it is released or the process ends.
 
-    Args:
-        parent: The parent directory, from which directories of ended processes are deleted. None uses a subdirectory of
-            the system's temporary directory.
+    Directories of ended processes are deleted from its parent, a subdirectory of the system's temporary
+    directory without one.
 
     Raises:
         StorageFullError: The disk is full.
@@ -113,13 +111,3 @@ def _delete(path: str) -> None:
                 os.unlink(entry.path)
     os.unlink(os.path.join(path, _HELD))
     os.rmdir(path)
-
-
-@contextmanager
-def locked_directory(parent: str | None = None) -> Iterator[str]:
-    """Yield the path of a directory that is deleted at the end of the block. Raises what `LockedDirectory` raises."""
-    directory = LockedDirectory(parent)
-    try:
-        yield directory.path
-    finally:
-        directory.release()

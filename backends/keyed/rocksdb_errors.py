@@ -33,12 +33,7 @@ _FULL = ("No space left", "Disk quota")
 
 @contextmanager
 def map_errors(directory: str, stored: Mapping[str, StreamStateHandle] = _NONE) -> Iterator[None]:
-    """Raise errors of RocksDB and of the disk as a `CheckpointError`.
-
-    Args:
-        directory: The location of errors.
-        stored: The stored files of the database, by their names in it.
-    """
+    """Raise errors of RocksDB and of the disk as a `CheckpointError` at a location, or at a stored file of a database."""
     try:
         yield
     except CheckpointError:
@@ -89,8 +84,7 @@ def _corruption_error(
 def _delete_copies(corrupted: str) -> str:
     """Delete the host's copies of a database's files, if the corrupted file is a copy. Never raises.
 
-    Returns:
-        An addition to the error's message: copies have the names of stored files, which RocksDB's message lacks.
+    Returns an addition to the error's message: copies have the names of stored files, which RocksDB's message lacks.
     """
     deleted: list[str] = []
     with suppress(OSError):

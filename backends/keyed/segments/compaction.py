@@ -1,0 +1,286 @@
+"""Compact a table for a snapshot: recent writes become a run, and some runs are merged.
+
+Merged rows live longer than recent writes, so each get a separate segment. Most batches merge everything that
+they write, or nothing, and make one segment.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
+from holdfast.backends.keyed.segments.manifest import END, Run, Slice, TableManifest
+from holdfast.backends.keyed.segments.merging import Arena, merge_in_chunks
+from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
+from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
+from holdfast.locations.file_systems import BytesLike
+
+_MAX_SWEEP_BATCHES = 1024.0
+_MIN_SWEEP_STEPS = 64
+_BOTTOM_LEVEL = 99
+_NEW_FLUSH_WEIGHT = 0.2
+_MAX_BUDGET_SHARE = 1.25
+"""Bound of a step's size relative to its budget, which is estimated by rows of different sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePolicy:
+    """The decision which runs are merged, and when, by sizes in bytes. Pure.
+
+    A flush is the data that a batch changes. Runs have levels by size, each `fan_in` times the one below. A full small
+    level is merged at once, if that costs no more than the batch justifies. Runs from the sweep level on are merged
+    into the bottom step by step, in a sweep over the sort keys, so that no batch merges more than a step. Levels depend
+    on the present size of flushes: a run that was small among large flushes is swept among small ones.
+
+    Attributes:
+        fan_in: Number of runs of a level that are merged into one.
+        level_bytes: Maximum size of a run of level 0, unless flushes are larger.
+        tier_bytes: Maximum bytes that a merge of small levels reads, unless `fan_in` runs of the size of the
+            batch's own flush are more.
+        min_step_bytes: Minimum bytes that a step of the sweep reads.
+        max_step_bytes: Maximum bytes that a step of the sweep reads.
+        sweep_factor: A sweep over all sort keys takes this times sqrt(bottom / flush) batches, which balances the
+            bytes that are read and the bytes that are rewritten.
+        rewrite_factor: Everything is merged if the older runs together are at most this many times the new one, so
+            that small states stay one run.
+    """
+
+    fan_in: int = 8
+    level_bytes: float = 0.5e6
+    tier_bytes: float = 32e6
+    min_step_bytes: float = 8e6
+    max_step_bytes: float = 64e6
+    sweep_factor: float = 5.0
+    rewrite_factor: float = 3.0
+
+    def level(self, size: float, flush: float) -> int:
+        """Return the level of a run of this size."""
+        unit = self._unit(flush)
+        return 0 if size <= unit else math.ceil(math.log(size / unit, self.fan_in) - 1e-9)
+
+    def sweep_level(self, flush: float) -> int:
+        """Return the first level whose runs are swept, not merged at once."""
+        levels = math.log(self.tier_bytes / self._unit(flush), self.fan_in)
+        return 1 + max(0, math.floor(levels + 1e-9) - 1)
+
+    def credit(self, *, total: float, bottom: float, flush: float) -> float:
+        """Return the bytes that a batch adds to the sweep's credit."""
+        batches = self.sweep_factor * math.sqrt(max(1.0, bottom / max(flush, 1.0)))
+        return total / min(_MAX_SWEEP_BATCHES, max(self.fan_in, batches))
+
+    def step_bytes(self, total: float, earned: float) -> float:
+        """Return the wanted bytes of a step of the sweep over `total` bytes.
+
+        Smaller steps than the credit that a batch has `earned` would never complete the sweep.
+        """
+        wanted = max(total / _MIN_SWEEP_STEPS, self.min_step_bytes, earned)
+        return min(wanted, self.max_step_bytes)
+
+    def window(
+        self, sizes: Sequence[float], levels: Sequence[int], *, new: float, flush: float
+    ) -> tuple[int, int] | None:
+        """Return the adjacent runs to merge now, the first and the end, exclusive; None for none.
+
+        Runs are given newest first, by their sizes and their levels by the present size of flushes. `new` is the size
+        of the first one if it is new, else 0.
+        """
+        count = len(sizes)
+        if new and count > 1 and sum(sizes[1:]) <= self.rewrite_factor * new:
+            return 0, count
+        max_total = max(self.tier_bytes, self.fan_in * self._unit(new))
+        for level in range(self.sweep_level(flush)):
+            end = next((at for at in range(count) if levels[at] > level), count)
+            full = [at for at in range(end) if levels[at] == level]
+            if len(full) < self.fan_in:
+                continue
+            first = full[0] if sum(sizes[full[0] : end]) <= max_total else full[-self.fan_in]
+            total = sum(sizes[first:end])
+            if total > max_total:  # a larger batch follows, or these runs are swept later
+                return None
+            while end < count and sizes[end] <= total and total + sizes[end] <= self.tier_bytes:
+                total += sizes[end]
+                end += 1
+            return first, end
+        return None
+
+    def _unit(self, flush: float) -> float:
+        """Return the maximum size of a run of level 0, which a usual flush does not exceed."""
+        return max(self.level_bytes, 1.5 * flush)
+
+
+class NewSegment(SegmentWriter):
+    """A segment in progress, whose buffers are kept until it is stored."""
+
+    def __init__(self) -> None:
+        self.buffers: list[BytesLike] = []
+        super().__init__(self.buffers.append)
+
+
+class Compaction:
+    """The compaction of a table, into a segment for recent writes and one for merged rows; it doesn't change the table."""
+
+    def __init__(
+        self,
+        table: ColumnarTable,
+        policy: MergePolicy,
+        *,
+        new: NewSegment,
+        merged: NewSegment,
+        arena: Arena,
+    ) -> None:
+        self._table = table
+        self._policy = policy
+        self._new = new
+        self._merged = merged
+        self._arena = arena
+        self._old = table.manifest
+        self._flush = self._old.flush_bytes
+        self._spec = len(self._old.specs) - 1
+
+    def compact(self) -> TableManifest:
+        """Write segments, and return the new manifest of the table. Raises `InvalidRequestError` if a sum overflows its type."""
+        rows = self._table.merge_recent()
+        if rows is not None and not rows.rows:
+            rows = None
+        size = 0.0 if rows is None else float(rows.size)
+        if rows is not None:
+            weight = _NEW_FLUSH_WEIGHT if self._flush else 1.0
+            self._flush += weight * (size - self._flush)
+        old = self._old
+        recent = [] if rows is None else [size]
+        sizes = [*recent, *(run.size for run in old.runs)]
+        levels = [self._policy.level(size, self._flush) for size in recent]
+        levels += map(self._level, old.runs)
+        window: tuple[int, int] | None = (0, len(sizes))
+        if not (sizes and self._table.is_rewritten):
+            window = self._policy.window(sizes, levels, new=size, flush=self._flush)
+        if window is not None:
+            new = msgspec.structs.replace(old, runs=self._merge_runs(rows, *window))
+        else:
+            swept = self._sweep()
+            new = msgspec.structs.replace(swept, runs=(*self._write_recent(rows), *swept.runs))
+        return msgspec.structs.replace(new, flush_bytes=self._flush).without_unused_specs()
+
+    def _write_recent(self, rows: SortedRows | None) -> tuple[Run, ...]:
+        """Write recent writes, if there are some, as a separate run."""
+        if rows is None:
+            return ()
+        slice_ = self._write(self._new, rows, is_bottom=not self._old.runs)
+        return (Run(self._policy.level(rows.size, self._flush), (slice_,)),)
+
+    def _merge_runs(self, rows: SortedRows | None, first: int, end: int) -> tuple[Run, ...]:
+        """Merge the runs from `first` up to `end` into one; return all runs. The recent writes, if any, are number 0."""
+        old, shift = self._old.runs, int(rows is not None)
+        ranges = [] if first or rows is None else [RowRange.whole(rows)]
+        newer = self._write_recent(rows) if first else ()
+        first, end = max(0, first - shift), end - shift  # from here on among the old runs
+        merged = self._merge(
+            [*ranges, *self._open_ranges(old[first:end])], is_bottom=end == len(old)
+        )
+        runs = [*newer, *old[:first]]
+        if merged.rows:
+            slice_ = self._write(self._merged, merged, is_bottom=end == len(old))
+            runs.append(Run(self._policy.level(merged.size, self._flush), (slice_,)))
+        return (*runs, *old[end:])
+
+    def _sweep(self) -> TableManifest:
+        """Return the old runs; if there is credit, with a step of the swept runs merged into the last."""
+        old, policy = self._old, self._policy
+        sweep_level = policy.sweep_level(self._flush)
+        levels = [self._level(run) for run in old.runs]
+        first = next((at for at, level in enumerate(levels) if level >= sweep_level), len(levels))
+        swept = old.runs[first:]
+        if len(swept) < 2:
+            return old
+        total = sum(run.size for run in swept)
+        earned = policy.credit(total=total, bottom=swept[-1].size, flush=self._flush)
+        credit = old.credit + earned
+        budget = policy.step_bytes(total, earned)
+        if credit < min(budget, total):
+            return msgspec.structs.replace(old, credit=credit)
+        start, end = self._table.sort_keys
+        low = old.cursor if start <= old.cursor < end else start
+        high = self._step_end(swept, low, budget)
+        within = [step for run in swept if (step := run.within(low, high)) is not None]
+        ranges = self._open_ranges(within)
+        merged = self._merge(ranges, is_bottom=True)
+        row_bytes = merged.size / merged.rows if merged.rows else 32
+        read = sum(range_.rows for range_ in ranges) * row_bytes
+        runs = [*old.runs[:first]]
+        for run in swept:
+            slices = [
+                slice_
+                for whole in run.slices
+                for slice_ in (whole.within(0, low), whole.within(high, END))
+                if slice_ is not None
+            ]
+            level = run.level
+            if run is swept[-1] and merged.rows:
+                written = self._write(self._merged, merged, is_bottom=True)
+                slices.append(msgspec.structs.replace(written, first=low, end=high))
+                slices.sort(key=lambda slice_: slice_.first)
+                level = _BOTTOM_LEVEL
+            if slices:
+                runs.append(Run(level, tuple(slices)))
+        return msgspec.structs.replace(
+            old,
+            runs=tuple(runs),
+            credit=max(0.0, credit - read),
+            cursor=high if high < end else start,
+        )
+
+    def _step_end(self, runs: Sequence[Run], low: int, budget: float) -> int:
+        """Return the sort key up to which the runs have about `budget` bytes from `low` on."""
+        high = self._step_end_by_largest(runs, low, budget)
+        while True:  # the rows of other runs may be distributed differently
+            ranges = [
+                (self._table.open_slice(slice_).row_range(), slice_.row_bytes)
+                for run in runs
+                if (within := run.within(low, high)) is not None
+                for slice_ in within.slices
+            ]
+            size = sum(range_.rows * row_bytes for range_, row_bytes in ranges)
+            if size <= _MAX_BUDGET_SHARE * budget:
+                return high
+            largest, _ = max(ranges, key=lambda sized: sized[0].rows * sized[1])
+            row = largest.first + int(largest.rows * budget / size)
+            high = max(low + 1, int(largest.source.sort_keys[row]))
+            if high == low + 1:
+                return high
+
+    def _step_end_by_largest(self, runs: Sequence[Run], low: int, budget: float) -> int:
+        """Return the sort key up to which the largest run has its share of `budget` bytes."""
+        largest = max(runs, key=lambda run: run.size)
+        left = budget * largest.size / sum(run.size for run in runs)
+        within = largest.within(low, END)
+        for slice_ in within.slices if within else ():
+            range_ = self._table.open_slice(slice_).row_range()
+            if range_.rows * slice_.row_bytes > left:
+                row = range_.first + max(1, int(left / slice_.row_bytes))
+                if row >= range_.end:
+                    return slice_.end
+                return max(low + 1, int(range_.source.sort_keys[row]))
+            left -= range_.rows * slice_.row_bytes
+        return self._table.sort_keys[1]
+
+    def _level(self, run: Run) -> int:
+        """Return the level of a run by the present size of flushes, which may be smaller than when it was made."""
+        return max(run.level, self._policy.level(run.size, self._flush))
+
+    def _open_ranges(self, runs: Sequence[Run]) -> list[RowRange]:
+        return [self._table.open_slice(slice_).row_range() for run in runs for slice_ in run.slices]
+
+    def _merge(self, ranges: Sequence[RowRange], *, is_bottom: bool) -> SortedRows:
+        spec, now_ms = self._table.spec, self._table.now_ms()
+        return merge_in_chunks(ranges, spec, self._arena, is_bottom=is_bottom, now_ms=now_ms)
+
+    def _write(self, segment: NewSegment, rows: SortedRows, *, is_bottom: bool) -> Slice:
+        """Add a section with the rows; return a slice of the whole section."""
+        spec = self._table.spec
+        number = segment.add_section(
+            spec.name, rows.sort_keys, rows.columns(spec), has_filter=not is_bottom
+        )
+        first, end = self._table.sort_keys
+        return Slice(segment.name, number, first, end, rows.rows, rows.size / rows.rows, self._spec)
