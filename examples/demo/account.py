@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 
 from rich import box
 from rich.console import Console
@@ -62,7 +61,7 @@ def _runs(runs: Sequence[Run]) -> Table:
     table.add_column("killed in")
     table.add_column("when")
     table.add_column("s", justify="right")
-    for number, (before, run) in enumerate(pairwise([None, *runs]), start=1):
+    for number, (before, run) in enumerate(zip([None, *runs], runs, strict=False), start=1):
         table.add_row(
             str(number),
             f"chk-{run.log.restored}" if run.log.restored else "",
