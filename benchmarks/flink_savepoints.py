@@ -29,9 +29,9 @@ from holdfast.backends.keys import flink_key_groups
 from holdfast.flink.serializers import NO_NAMESPACE, hash_codes, utf, written_type
 from holdfast.flink.written_streams import (
     WrittenFile,
-    WrittenOperator,
     keyed_info,
     metadata_file,
+    operator_entry,
     write_keyed_state,
 )
 
@@ -139,7 +139,7 @@ def write_savepoint(directory: Path, kind: str, form: str, entries: int) -> int:
                 for group, own in enumerate(groups)
             )
             handle = write_keyed_state(file, written.snapshot, [info], 0, contents)
-    operator = WrittenOperator(flink.operator_id(UID), 1, KEY_GROUPS, [(None, handle)])
+    operator = operator_entry(flink.operator_id(UID), 1, KEY_GROUPS, [(None, handle)])
     (directory / "_metadata").write_bytes(metadata_file(1, [operator]))
     return sum(part.stat().st_size for part in directory.iterdir())
 

@@ -38,6 +38,9 @@ _WITHOUT_DIRECTORIES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", 
 # Directories have permissions, and opening a file below a missing one fails by itself.
 _LIKE_POSIX = {"file", "local", "sftp", "ssh"}
 
+# Third-party files accept nothing but bytes for sure, so data is copied in pieces of this size.
+_WRITE_BYTES = 4 << 20
+
 
 def fsspec_file_system(protocol: str) -> FileSystem:
     """Make the file system of an fsspec protocol.
@@ -197,10 +200,6 @@ class FsspecInputStream(PositionedInputStream):
         if file is not None:
             discard_file(self._store, file)
         super().close()
-
-
-# Third-party files accept nothing but bytes for sure, so data is copied in pieces of this size.
-_WRITE_BYTES = 4 << 20
 
 
 class FsspecOutputStream:

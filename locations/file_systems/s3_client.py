@@ -10,6 +10,7 @@ from holdfast.errors import InvalidRequestError
 
 _CHECKSUMS = ("crc32c", "crc32", "off")
 _STATE_FILES = ("auto", "boto3", "obstore")
+_SIGNATURE = "holdfast-s3v4-part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +101,6 @@ class S3Settings:
         """Return the parameters of every request to an object."""
         return {"RequestPayer": "requester"} if self.requester_pays else {}
 
-
-_SIGNATURE = "holdfast-s3v4-part"
 
 CONNECTIONS: ProcessCache[S3Settings, "Connection"] = ProcessCache()
 

@@ -31,6 +31,8 @@ from holdfast.locations.file_systems.s3_object import (
     map_errors,
 )
 
+_log = logging.getLogger(__name__)
+
 SKIPPED_BYTES = 256 << 10
 """A gap up to this size is read and discarded instead of sending a new request."""
 
@@ -224,9 +226,6 @@ class S3OutputStream:
     def _check_unfinished(self) -> None:
         if self._is_finished:
             raise StreamClosedError("stream is finished or discarded", self._target.uri)
-
-
-_log = logging.getLogger(__name__)
 
 
 class MultipartUpload:

@@ -16,6 +16,19 @@ from holdfast.locations.file_systems.s3_file_system import S3Objects
 from holdfast.locations.file_systems.s3_object import error_for
 from holdfast.locations.file_systems.s3_streams import S3OutputStream
 
+_READ_BYTES = 1 << 20
+
+# Request parameters of the next page of a listing, each with its name in the answer.
+_NEXT_PAGE = {
+    "list_objects_v2": {"ContinuationToken": "NextContinuationToken"},
+    "list_multipart_uploads": {
+        "KeyMarker": "NextKeyMarker",
+        "UploadIdMarker": "NextUploadIdMarker",
+    },
+}
+
+CLIENTS: ProcessCache[S3Settings, "S3fsClient"] = ProcessCache()
+
 
 class S3fsFileSystem(S3Objects):
     """A store with S3's protocol, reached through s3fs instead of boto3.
@@ -53,20 +66,6 @@ class _LookingStream(S3OutputStream):
             self.abort()
             raise CheckpointConflictError.exists(self._target.uri)
         super().commit(durable_name=durable_name)
-
-
-_READ_BYTES = 1 << 20
-
-# Request parameters of the next page of a listing, each with its name in the answer.
-_NEXT_PAGE = {
-    "list_objects_v2": {"ContinuationToken": "NextContinuationToken"},
-    "list_multipart_uploads": {
-        "KeyMarker": "NextKeyMarker",
-        "UploadIdMarker": "NextUploadIdMarker",
-    },
-}
-
-CLIENTS: ProcessCache[S3Settings, "S3fsClient"] = ProcessCache()
 
 
 class S3fsClient:

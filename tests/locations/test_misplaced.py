@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from contracts.checkpointed_jobs import job_in, write_checkpoint
 
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import (
-    FileSystemCheckpointStorage,
     complete_checkpoint,
     copy_checkpoint,
     find_checkpoint,
@@ -18,28 +18,14 @@ from holdfast.locations import (
     load_checkpoint,
     sweep,
 )
-from holdfast.locations.adapters import CheckpointedStateScope
 from holdfast.locations.coordination import load_checkpoints, load_latest_checkpoint
-from holdfast.locations.storages import FileSystemCheckpointStorageAccess, resolve_pointer
+from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import metadata_of
 
 
-def job_in(directory: Path, job_id: str = "job") -> FileSystemCheckpointStorageAccess:
-    storage = FileSystemCheckpointStorage(f"file://{directory}", inline_threshold=0)
-    access = storage.create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
-
-
-def write_checkpoint(directory: Path, checkpoint_id: int, job_id: str = "job") -> Path:
-    """Complete a checkpoint with a state file that is older than any grace period."""
-    location = job_in(directory, job_id).initialize_location_for_checkpoint(checkpoint_id)
-    with location.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE) as stream:
-        stream.write(b"state")
-        handle = stream.close_and_get_handle()
-    assert handle is not None
-    metadata = metadata_of(handle, checkpoint_id=checkpoint_id, job_id=job_id)
-    complete_checkpoint(location, metadata)
+def write_old_checkpoint(directory: Path, checkpoint_id: int, job_id: str = "job") -> Path:
+    """Complete a checkpoint whose files are older than any grace period."""
+    write_checkpoint(job_in(f"file://{directory}", job_id), checkpoint_id, job_id=job_id)
     written = directory / job_id / f"chk-{checkpoint_id}"
     for path in written.iterdir():
         os.utime(path, (0, 0))
@@ -51,7 +37,7 @@ def with_metadata_of_another_checkpoint(directory: Path) -> None:
 
 
 def with_metadata_of_another_job(directory: Path) -> None:
-    theirs = write_checkpoint(directory, 3, "other")
+    theirs = write_old_checkpoint(directory, 3, "other")
     shutil.copy(theirs / "_metadata", directory / "job" / "chk-3")
 
 
@@ -69,7 +55,7 @@ def add_copy_with_a_higher_number(directory: Path) -> None:
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A job whose newest checkpoint is not the one that its directory is named after."""
     for checkpoint_id in (2, 3):
-        write_checkpoint(tmp_path, checkpoint_id)
+        write_old_checkpoint(tmp_path, checkpoint_id)
     misplace: Callable[[Path], None] = request.param
     misplace(tmp_path)
     return tmp_path
@@ -83,9 +69,9 @@ def newest(directory: Path) -> str:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda directory: load_latest_checkpoint(job_in(directory)),
-        lambda directory: load_checkpoints(job_in(directory)),
-        lambda directory: job_in(directory).claim_job(),
+        lambda directory: load_latest_checkpoint(job_in(f"file://{directory}")),
+        lambda directory: load_checkpoints(job_in(f"file://{directory}")),
+        lambda directory: job_in(f"file://{directory}").claim_job(),
         lambda directory: find_checkpoint(f"file://{directory}/job"),
         lambda directory: load_checkpoint(resolve_pointer(newest(directory))),
     ],
@@ -120,24 +106,24 @@ def test_misplaced_checkpoint_is_listed_with_the_others(directory: Path) -> None
 
 
 def test_renamed_job_directory_is_reported_with_the_way_out(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, 2)
+    write_old_checkpoint(tmp_path, 2)
     (tmp_path / "job").rename(tmp_path / "renamed")
     with pytest.raises(CheckpointCorruptedError, match="move its directory back to job/chk-2"):
-        load_latest_checkpoint(job_in(tmp_path, "renamed"))
+        load_latest_checkpoint(job_in(f"file://{tmp_path}", "renamed"))
     (tmp_path / "renamed").rename(tmp_path / "job")
-    assert load_latest_checkpoint(job_in(tmp_path)) is not None
+    assert load_latest_checkpoint(job_in(f"file://{tmp_path}")) is not None
 
 
 def test_checkpoint_directory_may_be_moved_as_a_whole(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "here", 2)
+    write_old_checkpoint(tmp_path / "here", 2)
     (tmp_path / "here").rename(tmp_path / "there")
-    latest = load_latest_checkpoint(job_in(tmp_path / "there"))
+    latest = load_latest_checkpoint(job_in(f"file://{tmp_path}/there"))
     assert latest is not None
     assert latest.checkpoint_id == 2
 
 
 def test_copy_under_another_name_can_be_used(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, 2)
+    write_old_checkpoint(tmp_path, 2)
     shutil.copytree(tmp_path / "job" / "chk-2", tmp_path / "kept" / "before the upgrade")
     checkpoint = find_checkpoint(tmp_path / "kept" / "before the upgrade")
     assert checkpoint.checkpoint_id == 2
@@ -145,7 +131,7 @@ def test_copy_under_another_name_can_be_used(tmp_path: Path) -> None:
 
 
 def test_savepoint_may_have_any_name(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, 2)
+    write_old_checkpoint(tmp_path, 2)
     original = find_checkpoint(tmp_path / "job")
     savepoint = copy_checkpoint(original, tmp_path).location.external_pointer
     shutil.move(savepoint.removeprefix("file://"), tmp_path / "savepoint-other-0123456789ab")
@@ -154,11 +140,11 @@ def test_savepoint_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_nothing_is_completed_in_the_place_of_another_checkpoint(tmp_path: Path) -> None:
-    location = job_in(tmp_path).initialize_location_for_checkpoint(1)
+    location = job_in(f"file://{tmp_path}").initialize_location_for_checkpoint(1)
     for wrong in (metadata_of(checkpoint_id=2), metadata_of(job_id="other")):
         with pytest.raises(InvalidRequestError, match="metadata is of checkpoint"):
             complete_checkpoint(location, wrong)
-    assert job_in(tmp_path).completed_checkpoints() == {}
+    assert job_in(f"file://{tmp_path}").completed_checkpoints() == {}
 
 
 class TestDanglingLinks:
@@ -166,7 +152,7 @@ class TestDanglingLinks:
     def directory(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         """A job whose newest `_metadata` is a dangling link."""
         for checkpoint_id in (2, 3):
-            write_checkpoint(tmp_path, checkpoint_id)
+            write_old_checkpoint(tmp_path, checkpoint_id)
         link = tmp_path / "job" / "chk-3" / "_metadata"
         link.unlink()
         (tmp_path / "file").touch()
@@ -177,7 +163,7 @@ class TestDanglingLinks:
     def test_older_checkpoint_is_not_used(self, directory: Path) -> None:
         for read in (load_latest_checkpoint, load_checkpoints):
             with pytest.raises(CheckpointCorruptedError, match="link without a target"):
-                read(job_in(directory))
+                read(job_in(f"file://{directory}"))
         with pytest.raises(CheckpointCorruptedError, match="link without a target"):
             find_checkpoint(directory)
 

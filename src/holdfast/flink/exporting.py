@@ -31,8 +31,8 @@ from holdfast.flink.written_streams import (
     Entries,
     WrittenFile,
     WrittenList,
-    WrittenOperator,
     metadata_file,
+    operator_entry,
     write_keyed_state,
     write_operator_state,
 )
@@ -184,7 +184,7 @@ class _OperatorExport:
         self._lists[state.name] = of_kind(state.kind, readable)
         return f"{state.kind}, {readable.schema.field('value').type}"
 
-    def write(self, directory: str) -> WrittenOperator:
+    def write(self, directory: str) -> bytes:
         """Write the states to files of a directory; returns the operator's entry for the metadata."""
         operator = self._operator
         subtasks = []
@@ -197,7 +197,7 @@ class _OperatorExport:
                 with _file(directory, f"{self._id}-{subtask}-keyed") as file:
                     keyed = self._write_keyed(file, subtask)
             subtasks.append((lists, keyed))
-        return WrittenOperator(self._id, operator.parallelism, operator.max_parallelism, subtasks)
+        return operator_entry(self._id, operator.parallelism, operator.max_parallelism, subtasks)
 
     def _write_keyed(self, file: WrittenFile, subtask: int) -> bytes:
         operator = self._operator

@@ -161,22 +161,19 @@ def _offsets(offsets: "array[int]") -> bytes:
     return count + offsets.tobytes()
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenOperator:
-    """An operator in the metadata; each subtask has the handles of operator state and keyed state, or None."""
-
-    id: str
-    parallelism: int
-    max_parallelism: int
-    subtasks: Sequence[tuple[bytes | None, bytes | None]]
-
-
-def metadata_file(checkpoint_id: int, operators: Sequence[WrittenOperator]) -> bytes:
+def metadata_file(checkpoint_id: int, operators: Sequence[bytes]) -> bytes:
+    """Return the content of `_metadata` with the entries of operators."""
     head = _INT.pack(_MAGIC) + _INT.pack(_VERSION) + _LONG.pack(checkpoint_id)
-    return head + encode_items([]) + encode_items([_operator(operator) for operator in operators])
+    return head + encode_items([]) + encode_items(operators)
 
 
-def _operator(operator: WrittenOperator) -> bytes:
+def operator_entry(
+    id: str,
+    parallelism: int,
+    max_parallelism: int,
+    handles: Sequence[tuple[bytes | None, bytes | None]],
+) -> bytes:
+    """Return the entry of an operator with the handles of operator state and keyed state of each subtask."""
     no_coordinator = b"\0"
     subtasks = [
         _INT.pack(index)
@@ -185,10 +182,10 @@ def _operator(operator: WrittenOperator) -> bytes:
         + (b"\0" if keyed is None else keyed)
         + b"\0"  # raw keyed state
         + encode_items([]) * 2  # rows in flight
-        for index, (lists, keyed) in enumerate(operator.subtasks)
+        for index, (lists, keyed) in enumerate(handles)
     ]
-    numbers = _INT.pack(operator.parallelism) + _INT.pack(operator.max_parallelism)
-    return bytes.fromhex(operator.id) + numbers + no_coordinator + encode_items(subtasks)
+    numbers = _INT.pack(parallelism) + _INT.pack(max_parallelism)
+    return bytes.fromhex(id) + numbers + no_coordinator + encode_items(subtasks)
 
 
 def _info(
