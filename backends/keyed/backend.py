@@ -25,13 +25,7 @@ from holdfast.backends.keyed.states import (
     TimerService,
     ValueState,
 )
-from holdfast.backends.keyed.table import (
-    NO_COLUMNS,
-    StateTables,
-    TableSpec,
-    plain_schema,
-    whole_ms,
-)
+from holdfast.backends.keyed.table import NO_COLUMNS, StateTables, TableSpec, plain_schema, whole_ms
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, xxhash64
 from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import InvalidRequestError
@@ -258,8 +252,7 @@ class KeyedStateBackend:
         """
         cursor = self._cursor
         if not 0 <= index < cursor.count:
-            message = f"key index {index} is out of range for {cursor.count} keys"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"key index {index} is out of range for {cursor.count} keys")
         cursor.index = index
 
     def set_current_namespace(self, *namespace: Any) -> None:

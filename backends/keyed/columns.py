@@ -6,7 +6,7 @@ number there. Any other column is an Arrow array. NumPy takes and compares numbe
 Cells are rows as Python values: hashable, equal where the rows are, and converted back without a change.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
@@ -89,6 +89,12 @@ def to_arrow(
     if types.is_run_end_encoded(type):
         return pc.run_end_encode(column, run_end_type=type.run_end_type)
     return conform(column, type)
+
+
+def to_arrays(columns: Iterable[Column], fields: Iterable[pa.Field]) -> tuple[pa.Array, ...]:
+    """Make Arrow arrays of columns of these fields."""
+    pairs = zip(columns, fields, strict=True)
+    return tuple(to_arrow(column, field.type) for column, field in pairs)
 
 
 def column_type(type: pa.DataType) -> pa.DataType:

@@ -25,6 +25,7 @@ from holdfast.backends.keyed.columns import (
     list_array,
     numpy_type,
     take,
+    to_arrays,
     to_arrow,
 )
 from holdfast.backends.keyed.table import Flags, Fold, TableSpec
@@ -45,7 +46,7 @@ def fold_values(values: Sequence[Column], bounds: Rows, spec: TableSpec) -> list
 
 def fold_into(
     before: Sequence[pa.Array], added: Sequence[pa.Array], has_before: Flags, spec: TableSpec
-) -> list[pa.Array]:
+) -> tuple[pa.Array, ...]:
     """Fold added values of a table into those before, if the row has some; else they stay as they are.
 
     Raises `InvalidRequestError` if a sum overflows its type.
@@ -61,10 +62,7 @@ def fold_into(
         take(from_arrow(concatenate_arrays([old, new])), at)
         for old, new in zip(before, added, strict=True)
     ]
-    return [
-        to_arrow(column, field.type)
-        for column, field in zip(fold_values(operands, bounds, spec), spec.values, strict=True)
-    ]
+    return to_arrays(fold_values(operands, bounds, spec), spec.values)
 
 
 def fold_column(
@@ -144,8 +142,7 @@ def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[
     else:
         sums = np.add.reduceat(numbers.astype(object), starts)  # Python's integers don't overflow
     if (sums < limits.min).any() or (sums > limits.max).any():
-        message = f"a sum is less than {limits.min} or greater than {limits.max}"
-        raise _FoldOverflowError(message)
+        raise _FoldOverflowError(f"a sum is less than {limits.min} or greater than {limits.max}")
     return sums.astype(numbers.dtype)
 
 

@@ -298,9 +298,7 @@ def _to_table_rows(spec: TableSpec, ordered: Sequence[tuple[Identity, Row]]) -> 
     sort_keys = np.array([row.sort_key for _, row in ordered], np.uint64)
     times = np.array([row.time_ms for _, row in ordered], np.int64)
     return TableRows(
-        Identities(sort_keys, tuple(columns)),
-        tuple(values),
-        None if spec.ttl_ms is None else times,
+        Identities(sort_keys, tuple(columns)), tuple(values), None if spec.ttl_ms is None else times
     )
 
 

@@ -96,8 +96,7 @@ class Keys:
         if hashes is None:
             hashes = xxhash64(arrays)
         elif len(hashes) != len(sort_keys):
-            message = f"got {len(hashes)} hashes for {len(sort_keys)} rows"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"got {len(hashes)} hashes for {len(sort_keys)} rows")
         sort_keys <<= _U(_HASH_BITS)
         sort_keys |= hashes >> _U(64 - _HASH_BITS)
         rows = group_rows(sort_keys, arrays, by_counting=not has_vector_sort())
@@ -146,8 +145,7 @@ class Keys:
         arrays = [_plain(column) for column in columns]
         for array in arrays:
             if len(array) != len(indices):
-                message = f"got {len(array)} values for {len(indices)} rows"
-                raise InvalidRequestError(message)
+                raise InvalidRequestError(f"got {len(array)} values for {len(indices)} rows")
         hashed = [*(take_arrow(column, indices) for column in self.columns[self.width :]), *arrays]
         sort_keys = self.sort_keys.take(indices)
         sort_keys &= ~_LOW
@@ -155,10 +153,8 @@ class Keys:
         rows = group_rows(sort_keys, [pa.array(indices), *arrays])
         firsts = rows.firsts
         keys = indices.take(firsts)
-        joined = [
-            *(take_arrow(column, keys) for column in self.columns),
-            *(take_arrow(array, firsts) for array in arrays),
-        ]
+        joined = [take_arrow(column, keys) for column in self.columns]
+        joined += [take_arrow(array, firsts) for array in arrays]
         return Keys(sort_keys.take(firsts), joined, rows, self.width)
 
     def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
@@ -202,10 +198,7 @@ def key_columns(
         listed = ", ".join(map(str, types)) or "no columns"
         message = f"the key's columns must be {describe_columns(key)}, got {listed}"
         raise InvalidRequestError(message)
-    return [
-        conform(combine_chunks(column), type)
-        for column, type in zip(columns, key.types, strict=True)
-    ]
+    return list(map(conform, map(combine_chunks, columns), key.types))
 
 
 def arrow_columns(given: Iterable[Any], label: str) -> list[pa.Array | pa.ChunkedArray]:

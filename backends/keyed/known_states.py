@@ -226,11 +226,7 @@ class KnownStates:
         self._states.clear()
 
     def _state(
-        self,
-        name: str,
-        namespace: pa.Schema,
-        settings: tuple[Any, ...],
-        make: Callable[[], _State],
+        self, name: str, namespace: pa.Schema, settings: tuple[Any, ...], make: Callable[[], _State]
     ) -> _State:
         """Return the state of an earlier request, or a new one."""
         self.check_open()

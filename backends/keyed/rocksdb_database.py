@@ -36,12 +36,7 @@ from rocksdict import (
 
 from holdfast.backends.keyed.locked_directory import LockedDirectory
 from holdfast.backends.keyed.rocksdb_errors import map_errors
-from holdfast.backends.keyed.rocksdb_options import (
-    FILE_BYTES,
-    Memory,
-    database_options,
-    memory_of,
-)
+from holdfast.backends.keyed.rocksdb_options import FILE_BYTES, Memory, database_options, memory_of
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.common import SYSTEM_CLOCK, Clock, raise_if_cancelled
 from holdfast.errors import InvalidRequestError, StorageFullError
@@ -350,10 +345,7 @@ class Database:
 
 
 def _close(
-    database: Rdict,
-    families: dict[str, Family],
-    memory: Memory,
-    directory: LockedDirectory | None,
+    database: Rdict, families: dict[str, Family], memory: Memory, directory: LockedDirectory | None
 ) -> None:
     for family in families.values():
         family.close()

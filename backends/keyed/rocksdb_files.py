@@ -95,8 +95,7 @@ def _check(manifest: NativeManifest) -> None:
         stored.spec()
     for name in (*manifest.files, *manifest.private):
         if not _FILE.fullmatch(name):
-            message = f"invalid file name {name!r}"
-            raise ValueError(message)
+            raise ValueError(f"invalid file name {name!r}")
     if "CURRENT" not in manifest.private:
         raise ValueError("missing file CURRENT, without which RocksDB creates a new database")
 

@@ -180,11 +180,7 @@ class RocksDBTable:
     """A table in a column family. Appended values are folded at once. `now_ms` returns the time of the batch."""
 
     def __init__(
-        self,
-        spec: TableSpec,
-        family: Family,
-        key_groups: KeyGroupRange,
-        now_ms: Callable[[], int],
+        self, spec: TableSpec, family: Family, key_groups: KeyGroupRange, now_ms: Callable[[], int]
     ) -> None:
         self.spec = spec
         self._family = family
@@ -310,10 +306,7 @@ class RocksDBTable:
         return self._keys.encode(identities.columns, len(identities), identities.sort_keys)
 
     def _encode_values(
-        self,
-        values: Sequence[pa.Array],
-        count: int,
-        times: npt.NDArray[np.int64] | None = None,
+        self, values: Sequence[pa.Array], count: int, times: npt.NDArray[np.int64] | None = None
     ) -> list[bytes]:
         """Encode values; if rows expire, with these times or the time of the batch."""
         if self.spec.ttl_ms is None:

@@ -45,10 +45,7 @@ from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotSt
 from holdfast.common import raise_if_cancelled
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import StoredSubtask
-from holdfast.locations.storages import (
-    CheckpointStreamFactory,
-    FileSystemCheckpointStreamFactory,
-)
+from holdfast.locations.storages import CheckpointStreamFactory, FileSystemCheckpointStreamFactory
 
 _STEP_ROWS = 1 << 14
 _IN_MEMORY_BYTES = 1 << 20

@@ -57,10 +57,7 @@ from holdfast.backends.keyed.segments.table_reader import (
     read_manifest_bytes,
     read_tables,
 )
-from holdfast.backends.keyed.segments.table_writer import (
-    write_canonical_tables,
-    write_tables,
-)
+from holdfast.backends.keyed.segments.table_writer import write_canonical_tables, write_tables
 
 __all__ = [
     "ROCKSDB",

@@ -15,6 +15,7 @@ from holdfast.backends.keyed.columns import (
     from_arrow,
     take,
     take_or_null,
+    to_arrays,
     to_arrow,
 )
 from holdfast.backends.keyed.folding import fold_values
@@ -83,7 +84,7 @@ class ColumnarTable:
         self.sort_keys = sort_keys
         self._recent: list[SortedRows] = []  # newest first
         self._open_section = open_section
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._migration = migration
         self._rewrite = rewrite
         self._set_specs(manifest)
@@ -95,15 +96,11 @@ class ColumnarTable:
         """True if the next snapshot must merge all runs, because some were written with another spec."""
         return self._rewrite and len(self.manifest.specs) > 1
 
-    @property
-    def now_ms(self) -> int:
-        return self._now_ms()
-
     def get(
         self, identities: Identities, *, include_expired: bool = False
     ) -> tuple[Flags, tuple[pa.Array, ...]]:
         ids = [from_arrow(column) for column in identities.columns]
-        now_ms = None if include_expired else self.now_ms
+        now_ms = None if include_expired else self.now_ms()
         hits = look_up(self._open_runs(), self.spec, identities.sort_keys, ids, now_ms=now_ms)
         present = np.zeros(len(identities), bool)
         for positions, _ in hits:
@@ -127,7 +124,7 @@ class ColumnarTable:
             operations = operation if operation.any() else None
         else:
             operations = None if operation is Operation.PUT else np.full(count, operation, np.uint8)
-        times = None if self.spec.ttl_ms is None else np.full(count, self.now_ms, np.int64)
+        times = None if self.spec.ttl_ms is None else np.full(count, self.now_ms(), np.int64)
         ids = [from_arrow(column) for column in identities.columns]
         columns = [from_arrow(column) for column in values]
         self._recent.insert(0, SortedRows(identities.sort_keys, operations, times, ids, columns))
@@ -143,23 +140,16 @@ class ColumnarTable:
         include_expired: bool = False,
     ) -> TableRows:
         slices = self._open_slices_between(first, end)
-        now_ms = None if include_expired else self.now_ms
+        now_ms = None if include_expired else self.now_ms()
         rows = rows_between(slices, self.spec, first, end, endings=endings, now_ms=now_ms)
         return rows.table_rows(self.spec)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
         count = sum(rows.rows for rows in self._recent)
         count += sum(run.rows for run in self.manifest.runs)
-        first, end = self.sort_keys
         slices = self._open_slices()
         steps = scan(
-            lambda *_: slices,
-            self.spec,
-            rows=count,
-            step_rows=step_rows,
-            first=first,
-            end=end,
-            now_ms=self.now_ms,
+            lambda *_: slices, self.spec, self.sort_keys, count, step_rows, now_ms=self.now_ms()
         )
         return (step.table_rows(self.spec) for step in steps)
 
@@ -201,7 +191,7 @@ class ColumnarTable:
         """Merge recent writes into one, and return it; None without recent writes."""
         if len(self._recent) > 1:
             ranges = [RowRange.whole(rows) for rows in self._recent]
-            self._recent = [merge(ranges, self.spec, is_bottom=False, now_ms=self.now_ms)]
+            self._recent = [merge(ranges, self.spec, is_bottom=False, now_ms=self.now_ms())]
         return self._recent[0] if self._recent else None
 
     def open_slice(self, slice_: Slice) -> OpenSlice:
@@ -259,10 +249,7 @@ class ColumnarTable:
     def _gather_hits(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
         """Return the values of each identity, which has at most one row."""
         if len(hits) == 1 and present.all():
-            columns = hits[0][1]
-            return tuple(
-                to_arrow(c, f.type) for c, f in zip(columns, self.spec.values, strict=True)
-            )
+            return to_arrays(hits[0][1], self.spec.values)
         return tuple(
             _scatter([(at, columns[number]) for at, columns in hits], count, present, field.type)
             for number, field in enumerate(self.spec.values)
@@ -279,11 +266,11 @@ class ColumnarTable:
             for number, field in enumerate(self.spec.values)
         ]
         folded = fold_values(columns, bounds, self.spec)
+        if present.all():
+            return to_arrays(folded, self.spec.values)
         at = np.where(present, np.arange(count), -1)
-        return tuple(
-            to_arrow(column, field.type) if present.all() else take_or_null(column, at, field.type)
-            for column, field in zip(folded, self.spec.values, strict=True)
-        )
+        pairs = zip(folded, self.spec.values, strict=True)
+        return tuple(take_or_null(column, at, field.type) for column, field in pairs)
 
     def _check(self, identities: Identities, values: Sequence[pa.Array]) -> None:
         types = [column.type for column in (*identities.columns, *values)]

@@ -273,7 +273,7 @@ class Compaction:
         return [self._table.open_slice(slice_).row_range() for run in runs for slice_ in run.slices]
 
     def _merge(self, ranges: Sequence[RowRange], *, is_bottom: bool) -> SortedRows:
-        spec, now_ms = self._table.spec, self._table.now_ms
+        spec, now_ms = self._table.spec, self._table.now_ms()
         return merge_in_chunks(ranges, spec, self._arena, is_bottom=is_bottom, now_ms=now_ms)
 
     def _write(self, segment: NewSegment, rows: SortedRows, *, is_bottom: bool) -> Slice:

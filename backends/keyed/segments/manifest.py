@@ -32,11 +32,7 @@ from holdfast.common import (
     message_pack_decoder,
     raise_shortage,
 )
-from holdfast.errors import (
-    CheckpointCorruptedError,
-    StateMigrationError,
-    UnsupportedFormatError,
-)
+from holdfast.errors import CheckpointCorruptedError, StateMigrationError, UnsupportedFormatError
 
 FRAME = Frame(b"HOLDTBLS", 1, "manifest of tables")
 ROCKSDB_MAGIC = b"HOLDRKDB"
@@ -85,8 +81,7 @@ class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 @lru_cache(maxsize=256)
 def _decode_spec(stored: StoredSpec) -> TableSpec:
     if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MAX_INT64:
-        message = f"table {stored.name!r} has a TTL of {stored.ttl_ms} ms"
-        raise ValueError(message)
+        raise ValueError(f"table {stored.name!r} has a TTL of {stored.ttl_ms} ms")
     values = {
         name: _to_schema(value) if isinstance(value, bytes) else value
         for name, value in msgspec.structs.asdict(stored).items()
@@ -94,8 +89,7 @@ def _decode_spec(stored: StoredSpec) -> TableSpec:
     spec = TableSpec(**values)
     names = [field.name for field in spec.stored_fields]
     if len(set(names)) < len(names) or not len(spec.key):
-        message = f"table {stored.name!r} has columns {names}"
-        raise ValueError(message)
+        raise ValueError(f"table {stored.name!r} has columns {names}")
     if spec.folds and len(spec.folds) != len(spec.values):
         message = f"table {stored.name!r} has {len(spec.folds)} folds for {len(spec.values)} values"
         raise ValueError(message)
@@ -384,8 +378,7 @@ _CACHE = _ManifestCache()
 def _check(name: str, table: TableManifest) -> None:
     """Raise `ValueError` if the table's numbers contradict each other."""
     if not table.specs or any(spec.name != name for spec in table.specs):
-        message = f"table {name!r} has specs of {[spec.name for spec in table.specs]}"
-        raise ValueError(message)
+        raise ValueError(f"table {name!r} has specs of {[spec.name for spec in table.specs]}")
     for spec in table.specs:
         spec.spec()
     specs, has_timers = len(table.specs), table.specs[0].kind == "timers"
@@ -394,14 +387,12 @@ def _check(name: str, table: TableManifest) -> None:
         for slice_ in run.slices:
             first, end = slice_.first, slice_.end
             if not before <= first < end <= END:
-                message = f"table {name!r} has a slice from {first} to {end}"
-                raise ValueError(message)
+                raise ValueError(f"table {name!r} has a slice from {first} to {end}")
             if slice_.spec >= specs:
                 message = f"table {name!r} has {specs} specs, but a slice with spec {slice_.spec}"
                 raise ValueError(message)
             if slice_.deleted_up_to_ms != MIN_TIME_MS and not has_timers:
-                message = f"table {name!r} has no timers, but a slice with deleted timers"
-                raise ValueError(message)
+                raise ValueError(f"table {name!r} has no timers, but a slice with deleted timers")
             before = end
 
 

@@ -16,14 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.backends.keyed.columns import (
-    Column,
-    Rows,
-    concatenate,
-    cut,
-    group_equal_rows,
-    take,
-)
+from holdfast.backends.keyed.columns import Column, Rows, concatenate, cut, group_equal_rows, take
 from holdfast.backends.keyed.folding import fold_values
 from holdfast.backends.keyed.segments.rows import OpenSlice, Operations, RowRange, SortedRows, Times
 from holdfast.backends.keyed.table import Flags, Operation, SortKeys, TableSpec
@@ -64,20 +57,18 @@ def rows_between(
 def scan(
     slices: Callable[[int, int], Iterable[OpenSlice]],
     spec: TableSpec,
-    *,
+    sort_keys: tuple[int, int],
     rows: int,
     step_rows: int,
-    first: int,
-    end: int,
+    *,
     now_ms: int | None = None,
 ) -> Iterator[SortedRows]:
-    """Return all merged rows between two sort keys, in steps of equal ranges of them.
+    """Return all merged rows between two sort keys, in steps of equal ranges of them, by the estimated number of rows.
 
-    Args:
-        slices: Returns the slices that have rows between two sort keys, newest first.
-        rows: Estimated number of rows, which decides how many steps there are.
-        now_ms: The present for TTLs; None to keep expired rows.
+    `slices` returns the slices that have rows between two sort keys, newest first. Expired rows are kept if there is no
+    present `now_ms`.
     """
+    first, end = sort_keys
     steps = max(1, -(-rows // step_rows))
     edges = [first + (end - first) * step // steps for step in range(steps + 1)]
     for low, high in itertools.pairwise(edges):

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrow
+from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrays
 from holdfast.backends.keyed.segments.manifest import END
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
@@ -111,15 +111,13 @@ class SortedRows:
             columns.append((OPERATION_FIELD, pa.array(self.operations)))
         if self.times_ms is not None:
             columns.append((TIME_FIELD, pa.array(self.times_ms)))
-        for field, column in zip(spec.stored_fields, (*self.ids, *self.values), strict=True):
-            columns.append((field, to_arrow(column, field.type)))
-        return columns
+        arrays = to_arrays((*self.ids, *self.values), spec.stored_fields)
+        return [*columns, *zip(spec.stored_fields, arrays, strict=True)]
 
     def table_rows(self, spec: TableSpec) -> TableRows:
-        ids = tuple(to_arrow(c, f.type) for c, f in zip(self.ids, spec.id_fields, strict=True))
-        values = tuple(to_arrow(c, f.type) for c, f in zip(self.values, spec.values, strict=True))
+        identities = Identities(self.sort_keys, to_arrays(self.ids, spec.id_fields))
         times = None if spec.ttl_ms is None else self.times_ms
-        return TableRows(Identities(self.sort_keys, ids), values, times)
+        return TableRows(identities, to_arrays(self.values, spec.values), times)
 
 
 class SectionRows:
@@ -194,7 +192,7 @@ class SectionRows:
     def _migrate(self, values: list[Column]) -> list[Column]:
         if self._migration is None:
             return values
-        arrays = [to_arrow(c, f.type) for c, f in zip(values, self._spec.values, strict=True)]
+        arrays = to_arrays(values, self._spec.values)
         return [from_arrow(array) for array in self._migration(self._spec, arrays)]
 
     def _column(self, field: pa.Field) -> Column:

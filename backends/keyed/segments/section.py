@@ -242,8 +242,7 @@ def _only_batch(section: pa.Buffer) -> pa.RecordBatch:
     check_blocks(section, 0)  # segments are not compressed
     with pa.ipc.open_file(section) as reader:
         if reader.num_record_batches != 1:
-            message = f"{reader.num_record_batches} record batches"
-            raise ValueError(message)
+            raise ValueError(f"{reader.num_record_batches} record batches")
         return reader.get_batch(0)
 
 

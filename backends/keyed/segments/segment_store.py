@@ -32,7 +32,7 @@ _MAX_OWNERS = 1024
 _MAX_SEGMENTS = 4096
 """Open segments of a worker; the least recently used are closed first."""
 
-_READ_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 20
 
 
 class Workspace:
@@ -112,10 +112,7 @@ class SegmentStore:
     """
 
     def __init__(
-        self,
-        directory: str | None,
-        workspace: Workspace,
-        streams: Mapping[str, StreamStateHandle],
+        self, directory: str | None, workspace: Workspace, streams: Mapping[str, StreamStateHandle]
     ) -> None:
         self._directory = directory
         self._workspace = workspace
@@ -240,7 +237,7 @@ class _LocalCopy:
     def _fetch(self) -> Segment:
         try:
             with self.stream.open_input_stream() as source:  # it verifies what it reads
-                _write_file(self.path, iter(lambda: source.read(_READ_BYTES), b""))
+                _write_file(self.path, iter(lambda: source.read(_BUFFER_BYTES), b""))
         except (StorageFullError, StorageUnavailableError) as error:
             _log.warning("segment %s is read without a local copy: %s", self.name, error)
             return Segment.load(self.name, self.stream)  # if storage failed, it fails again
@@ -256,7 +253,7 @@ def _write_file(path: str, buffers: Iterable[BytesLike]) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with (
             replace_file(path) as temporary,
-            open(temporary, "wb", opener=partial(os.open, mode=0o600)) as file,
+            open(temporary, "wb", _BUFFER_BYTES, opener=partial(os.open, mode=0o600)) as file,
         ):
             file.writelines(buffers)
     except OSError as error:

@@ -21,11 +21,7 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import location_of
 from holdfast.common import read_exactly
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    SegmentsStateHandle,
-    StreamStateHandle,
-)
+from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle, StreamStateHandle
 
 _MAX_SINGLE_READ_BYTES = 256 << 10
 """A section up to this size is read with a single request, even if only some rows are wanted."""
@@ -75,14 +71,13 @@ class RestoredTable:
                     located = self._segments.locate(slice_, spec.name)
                     yield located.open(specs[slice_.spec], migrations[slice_.spec])
 
-        first, end = self._range
         size = sum(slice_.size for slice_ in self._manifest.slices())
         if size > _MAX_STEP_BYTES:
             step_rows = min(step_rows, max(1, int(self.stored_rows * _MAX_STEP_BYTES / size)))
         if self.stored_rows > _MAX_UNCHECKED_STEPS * step_rows:
             for slice_ in self._manifest.slices():
                 self._segments.check_rows(slice_)
-        steps = scan(slices, spec, rows=self.stored_rows, step_rows=step_rows, first=first, end=end)
+        steps = scan(slices, spec, self._range, self.stored_rows, step_rows)
         return self._read_steps(steps, spec)
 
     def _read_steps(self, steps: Iterable[SortedRows], spec: TableSpec) -> Iterator[TableRows]:

@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 import numpy as np
 
-from holdfast.backends.keyed.segments.checkpoint_files import (
-    finish_stream,
-    write_manifest,
-)
+from holdfast.backends.keyed.segments.checkpoint_files import finish_stream, write_manifest
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Run,
@@ -27,11 +24,7 @@ from holdfast.backends.keyed.segments.manifest import (
 from holdfast.backends.keyed.segments.merging import merge, sort_key_range
 from holdfast.backends.keyed.segments.rows import SortedRows
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
-from holdfast.backends.keyed.segments.table_reader import (
-    LocatedRows,
-    StoredSegments,
-    read_manifest,
-)
+from holdfast.backends.keyed.segments.table_reader import LocatedRows, StoredSegments, read_manifest
 from holdfast.backends.keyed.table import TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams

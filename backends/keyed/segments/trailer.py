@@ -23,14 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keyed.columns import numpy_type
-from holdfast.common import (
-    BlockBytes,
-    Count,
-    Frame,
-    check_crc32c,
-    crc32c,
-    message_pack_decoder,
-)
+from holdfast.common import BlockBytes, Count, Frame, check_crc32c, crc32c, message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError
 
 FRAME = Frame(b"HOLDSEGM", 1, "segment")
