@@ -1,6 +1,7 @@
 """Access to Spark from a batch: through a classic session of this process, or through Spark Connect.
 
-`engine` has the interface, which `classic` and `connect` implement; `query/` makes all calls. Start with `engine`.
+`engine` has the interface, which `classic` and `connect` implement; `query/` makes all calls. Only classic sessions report
+`jobs`. Start with `engine`.
 """
 
 from typing import TYPE_CHECKING

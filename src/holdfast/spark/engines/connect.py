@@ -5,7 +5,8 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -46,7 +47,7 @@ class _OwnQuery:
     is_reachable: bool
 
 
-@dataclass(slots=True)
+@dataclass
 class ConnectEngine:
     """An `Engine` in the process that Spark starts for a run of a query.
 
@@ -57,10 +58,9 @@ class ConnectEngine:
 
     client_session: SparkSession
     session: SparkSession
-    _known: _OwnQuery | None = field(default=None, init=False)
 
     def running_query(self) -> RunningQuery:
-        return self._own().query
+        return self._own.query
 
     def default_parallelism(self) -> int:
         # Clients can't ask for it, but it is the number of partitions of a range.
@@ -73,7 +73,7 @@ class ConnectEngine:
     def read(self, query: RunningQuery, name: str) -> str | None:
         uri = f"{query.checkpoint_location}/{name}"
         try:
-            if self._own().is_reachable:
+            if self._own.is_reachable:
                 return read_text(uri)
             return _read_by_spark(self.session, uri)[0]
         except CheckpointNotFoundError:
@@ -85,7 +85,7 @@ class ConnectEngine:
 
     def write(self, query: RunningQuery, name: str, text: str) -> None:
         # Spark can't write a single file here.
-        if self._own().is_reachable:
+        if self._own.is_reachable:
             replace(f"{query.checkpoint_location}/{name}", text.encode())
 
     def check(self, settings: Settings) -> None:
@@ -123,12 +123,8 @@ class ConnectEngine:
     def jobs(self, run_id: str) -> None:
         del run_id  # Spark Connect does not report jobs
 
+    @cached_property
     def _own(self) -> _OwnQuery:
-        if self._known is None:
-            self._known = self._look_up()
-        return self._known
-
-    def _look_up(self) -> _OwnQuery:
         query = self._own_query()
         for location in _candidate_locations(self.client_session, self.session, query):
             try:

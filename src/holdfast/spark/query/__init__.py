@@ -1,9 +1,9 @@
 """A query on the driver: every micro-batch becomes a checkpoint.
 
 `queries` has the functions that Spark calls. They pass each batch to a `query_run`, which makes a `batch_run` of it:
-that applies the operators (`operator_run`) and lets the sink run. The `coordinator` begins and commits the checkpoint.
-For that `takeover` claims the job, and `continuation` decides whether it can continue from its last checkpoint. Start
-with `queries`.
+that applies the operators and lets the sink run. The `coordinator` begins and commits the checkpoint. For that
+`continuation` decides whether the query can continue from the job's last checkpoint, and claims the job. Start with
+`queries`.
 """
 
 from holdfast.spark.query.batch_run import current_batch
