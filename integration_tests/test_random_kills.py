@@ -21,8 +21,8 @@ from examples.demo.fleet_check import expected_results, fleet_differences, read_
 from examples.demo.flights import in_order_of_departure, read_flights, write_stream
 from examples.demo.job_process import JobProcess
 from examples.demo.job_start import SCHEMA
+from examples.demo.kills import Progress
 from examples.demo.places import FLEET, FLIGHTS, Job, Places
-from examples.demo.progress import Progress
 from examples.demo.servers import SERVERS, NoServerError
 from holdfast import progress_of
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend

@@ -56,7 +56,9 @@ PRINTED = {
     "how-to-use-event-time.md": "completed minutes: 4",
     "how-to-use-several-operators.md": "one checkpoint of allowed and first-orders",
     "how-to-write-a-job.md": "7 users have a total",
-    "keyed-state.md": "restored: [5.0, 10.0]",
+    "keyed-state-library.md": "restored: [5.0, 10.0]",
+    "keyed-state.md": "7 users",
+    "state-backends.md": "continued on RocksDB: True",
     "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
 }
 """A line of output of each page's program, if it succeeds."""
@@ -66,6 +68,7 @@ NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 
 # The tests of the first create their directories; the others have no jobs.
 WITHOUT_A_JOB = (
+    "keyed-state-library.md",
     "how-to-test-an-adapter.md",
     "how-to-configure.md",
     "how-to-read-flink-savepoints.md",

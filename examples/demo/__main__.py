@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,13 +19,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.demo.directory import DirectoryInUseError, make_directory
 from examples.demo.fleet_demo import demonstrate_fleet
 from examples.demo.flights_demo import demonstrate_flights
 from examples.demo.runs import JobFailedError
 from examples.demo.servers import SERVERS, NoServerError
 
 _ALL = "source, output, checkpoints and logs"
+_MARKER = ".holdfast-demo"
+"""A file that marks the directory as the demo's, so that it may be reused."""
+
+
+class _DirectoryInUseError(Exception):
+    """The directory holds something that is not the demo's."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        root = make_directory(options.dir)
-    except DirectoryInUseError as error:
+        root = _make_directory(options.dir)
+    except _DirectoryInUseError as error:
         parser.error(str(error))
     status = 1
     try:
@@ -92,6 +98,45 @@ def demonstrate(root: Path, store: str | None, console: Console) -> bool:
         is_right = is_right and not wrong
     console.print(f"both jobs took {time.monotonic() - started:.0f} s")
     return is_right
+
+
+def _make_directory(directory: Path | None) -> Path:
+    """Make the demo's directory, empty except for its marker.
+
+    Args:
+        directory: One that is absent, empty, or an earlier demo's, whose files are deleted; None
+            for a temporary one.
+
+    Raises:
+        _DirectoryInUseError: It contains other files, or is not a directory.
+    """
+    if directory is None:
+        root = Path(tempfile.mkdtemp(prefix="holdfast-demo-")).resolve()
+    else:
+        root = directory.resolve()
+        _clear(root)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / _MARKER).write_text("python -m examples.demo may delete what is in this directory\n")
+    return root
+
+
+def _clear(root: Path) -> None:
+    if not root.exists():
+        return
+    if not root.is_dir():
+        raise _DirectoryInUseError(f"{root} is not a directory")
+    marker = root / _MARKER
+    if any(root.iterdir()) and not marker.exists():
+        message = (
+            f"{root} is not empty and no earlier demo's; name another directory, which is "
+            "absent or empty"
+        )
+        raise _DirectoryInUseError(message)
+    for path in root.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path != marker:  # the marker is kept
+            path.unlink()
 
 
 if __name__ == "__main__":

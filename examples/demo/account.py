@@ -1,8 +1,8 @@
 """The demo's account of what happened, for people."""
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rich import box
@@ -16,84 +16,26 @@ from holdfast.locations import CompletedCheckpoint, checkpoint_storage, load_che
 from holdfast.locations.adapters import CheckpointStorageAccess
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """Texts of the account for every job, and for this one.
+def print_account(
+    console: Console,
+    places: Places,
+    runs: Sequence[Run],
+    figures: Mapping[str, str],
+    *,
+    began: float,
+) -> None:
+    """Print the account on one screen.
 
-    Attributes:
-        results: Results of this job, as names and values.
+    Args:
+        console: Where to.
+        places: Where the job's files are.
         runs: All runs of the job.
-        retained: The checkpoints that are left.
-        seconds: Time since the job was started first.
+        figures: Figures of this job, by name.
+        began: When the job was started first, by the monotonic clock.
     """
-
-    results: Mapping[str, str]
-    runs: Sequence[Run]
-    retained: Sequence[CompletedCheckpoint]
-    seconds: float
-
-    def print_on(self, console: Console) -> None:
-        """Print it on one screen."""
-        console.print(self._runs())
-        console.print(self._checkpoints())
-        console.print(self._summary())
-
-    def _runs(self) -> Table:
-        table = table_of("Runs of the job")
-        table.add_column("run", justify="right")
-        table.add_column("restored")
-        table.add_column("repeated batch")
-        table.add_column("killed in")
-        table.add_column("when")
-        table.add_column("s", justify="right")
-        before: Run | None = None
-        for number, run in enumerate(self.runs, start=1):
-            table.add_row(
-                str(number),
-                f"chk-{run.log.restored}" if run.log.restored else "",
-                _describe_repetition(before, run),
-                f"batch {run.kill.batch}" if run.kill else "",
-                run.kill.stage.value if run.kill else "ended by itself",
-                f"{run.seconds:.0f}",
-            )
-            before = run
-        return table
-
-    def _checkpoints(self) -> Table:
-        table = table_of("Checkpoints retained")
-        for heading in ("id", "batch", "state", "files", "_metadata", "taken in", "completed at"):
-            table.add_column(heading, justify="right")
-        for checkpoint in self.retained:
-            metadata = checkpoint.metadata
-            created = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
-            table.add_row(
-                f"chk-{metadata.checkpoint_id}",
-                str(progress_of(metadata).batch_id),
-                _size(metadata.state_bytes),
-                str(_state_files(checkpoint)),
-                _size(checkpoint.metadata_bytes),
-                f"{metadata.duration_ms:,.0f} ms",
-                f"{created:%H:%M:%S} UTC",
-            )
-        return table
-
-    def _summary(self) -> Table:
-        kills = [run.kill for run in self.runs if run.kill]
-        completed = [checkpoint for run in self.runs for checkpoint in run.log.completed]
-        state = sorted(checkpoint.state_bytes for checkpoint in completed)
-        restores = sum(run.log.restored is not None for run in self.runs)
-        table = Table.grid(padding=(0, 2))
-        for name, value in self.results.items():
-            table.add_row(name, value)
-        table.add_row("kills", f"{len(kills)}, {restores} restores in {len(self.runs)} runs")
-        table.add_row(
-            "checkpoint sizes",
-            f"state {_size(state[0])} to {_size(state[-1])}, median "
-            f"{_size(statistics.median(state))}; _metadata "
-            f"{_size(max(checkpoint.metadata_bytes for checkpoint in completed))}",
-        )
-        table.add_row("wall time", f"{self.seconds:.0f} s")
-        return table
+    console.print(_runs(runs))
+    console.print(_checkpoints(retained_checkpoints(places)))
+    console.print(_summary(figures, runs, time.monotonic() - began))
 
 
 def retained_checkpoints(places: Places) -> list[CompletedCheckpoint]:
@@ -102,6 +44,71 @@ def retained_checkpoints(places: Places) -> list[CompletedCheckpoint]:
         places.checkpoints
     ).create_checkpoint_storage(places.job.name)
     return [load_checkpoint(location) for location in access.completed_checkpoints().values()]
+
+
+def table_of(title: str) -> Table:
+    """An empty table in the demo's style."""
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+
+
+def _runs(runs: Sequence[Run]) -> Table:
+    table = table_of("Runs of the job")
+    table.add_column("run", justify="right")
+    table.add_column("restored")
+    table.add_column("repeated batch")
+    table.add_column("killed in")
+    table.add_column("when")
+    table.add_column("s", justify="right")
+    for number, (before, run) in enumerate(zip([None, *runs], runs, strict=False), start=1):
+        table.add_row(
+            str(number),
+            f"chk-{run.log.restored}" if run.log.restored else "",
+            _describe_repetition(before, run),
+            f"batch {run.kill.batch}" if run.kill else "",
+            run.kill.stage.value if run.kill else "ended by itself",
+            f"{run.seconds:.0f}",
+        )
+    return table
+
+
+def _checkpoints(retained: Sequence[CompletedCheckpoint]) -> Table:
+    table = table_of("Checkpoints retained")
+    for heading in ("id", "batch", "state", "files", "_metadata", "taken in", "completed at"):
+        table.add_column(heading, justify="right")
+    for checkpoint in retained:
+        metadata = checkpoint.metadata
+        created = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
+        table.add_row(
+            f"chk-{metadata.checkpoint_id}",
+            str(progress_of(metadata).batch_id),
+            _size(metadata.state_bytes),
+            str(_state_files(checkpoint)),
+            _size(checkpoint.metadata_bytes),
+            f"{metadata.duration_ms:,.0f} ms",
+            f"{created:%H:%M:%S} UTC",
+        )
+    return table
+
+
+def _summary(figures: Mapping[str, str], runs: Sequence[Run], seconds: float) -> Table:
+    kills = [run.kill for run in runs if run.kill]
+    completed = [checkpoint for run in runs for checkpoint in run.log.completed]
+    state = sorted(checkpoint.state_bytes for checkpoint in completed)
+    restores = sum(run.log.restored is not None for run in runs)
+    table = Table.grid(padding=(0, 2))
+    for name, value in figures.items():
+        table.add_row(name, value)
+    table.add_row("kills", f"{len(kills)}, {restores} restores in {len(runs)} runs")
+    table.add_row(
+        "checkpoint sizes",
+        f"state {_size(state[0])} to {_size(state[-1])}, median "
+        f"{_size(statistics.median(state))}; _metadata "
+        f"{_size(max(checkpoint.metadata_bytes for checkpoint in completed))}",
+    )
+    table.add_row("wall time", f"{seconds:.0f} s")
+    return table
 
 
 def _describe_repetition(before: Run | None, run: Run) -> str:
@@ -117,13 +124,6 @@ def _state_files(checkpoint: CompletedCheckpoint) -> int:
         len(subtask.streams())
         for operator in checkpoint.metadata.operators.values()
         for subtask in operator.subtasks.values()
-    )
-
-
-def table_of(title: str) -> Table:
-    """An empty table in the demo's style."""
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
 
 

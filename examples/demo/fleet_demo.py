@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from examples.demo.account import Account, retained_checkpoints, table_of
+from examples.demo.account import print_account, table_of
 from examples.demo.check import run_differences
 from examples.demo.display import Display
 from examples.demo.fleet_check import expected_results, fleet_differences, read_results
 from examples.demo.flights import in_order_of_departure, read_flights, write_stream
+from examples.demo.kills import Progress
 from examples.demo.places import FLEET, Places
-from examples.demo.progress import Progress
 from examples.demo.runs import run_to_the_end
 from examples.fleet_job import GROUNDED_AFTER, SESSION_GAP
 
@@ -26,7 +26,7 @@ _AIRCRAFT_SHOWN = 4
 
 def demonstrate_fleet(root: Path, store: str | None, console: Console) -> list[str]:
     """Make the stream, run the job over it, kill it, print; returns what is wrong, as sentences."""
-    started = time.monotonic()
+    began = time.monotonic()
     places = Places(root / FLEET.name, FLEET, store)
     source = read_flights()
     write_stream(in_order_of_departure(source), places, N_FILES)
@@ -38,19 +38,15 @@ def demonstrate_fleet(root: Path, store: str | None, console: Console) -> list[s
         runs = run_to_the_end(places, display.on_batch, display.on_run)
     results = read_results(places)
     console.print(_aircraft(results))
-    Account(
-        results={
-            "flights in": f"{len(source):,}",
-            "delays": f"of {len(results['delays']):,} aircraft on routes",
-            "sessions": f"{len(results['sessions']):,}, with {SESSION_GAP.days} days between them",
-            "timers": f"{len(results['grounded']):,} reports of aircraft that have not flown for "
-            f"{GROUNDED_AFTER.days} days",
-            "batches": f"{Progress(places).next_batch()}",
-        },
-        runs=runs,
-        retained=retained_checkpoints(places),
-        seconds=time.monotonic() - started,
-    ).print_on(console)
+    figures = {
+        "flights in": f"{len(source):,}",
+        "delays": f"of {len(results['delays']):,} aircraft on routes",
+        "sessions": f"{len(results['sessions']):,}, with {SESSION_GAP.days} days between them",
+        "timers": f"{len(results['grounded']):,} reports of aircraft that have not flown for "
+        f"{GROUNDED_AFTER.days} days",
+        "batches": f"{Progress(places).next_batch()}",
+    }
+    print_account(console, places, runs, figures, began=began)
     return [*fleet_differences(expected_results(source), results), *run_differences(runs)]
 
 

@@ -1,15 +1,12 @@
 """The demo's first job: flights go out in files of one size. Each has to be there once."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
 from rich.console import Console
 
-from examples.demo.account import Account, retained_checkpoints
+from examples.demo.account import print_account
 from examples.demo.check import (
-    OutputFile,
     blind_spots,
     file_differences,
     output_files,
@@ -19,9 +16,9 @@ from examples.demo.check import (
 )
 from examples.demo.display import Display
 from examples.demo.flights import in_order_of_departure, read_flights, write_stream
+from examples.demo.kills import Progress
 from examples.demo.places import FLIGHTS, Places
-from examples.demo.progress import Progress
-from examples.demo.runs import Run, run_to_the_end
+from examples.demo.runs import run_to_the_end
 from examples.flights_job import ROWS_PER_FILE
 
 N_FILES = 24
@@ -30,7 +27,7 @@ N_FILES = 24
 
 def demonstrate_flights(root: Path, store: str | None, console: Console) -> list[str]:
     """Make the stream, run the job over it, kill it, print; returns what is wrong, as sentences."""
-    started = time.monotonic()
+    began = time.monotonic()
     places = Places(root / FLIGHTS.name, FLIGHTS, store)
     source = read_flights()
     write_stream(in_order_of_departure(source), places, N_FILES, hold_back=True)
@@ -44,31 +41,20 @@ def demonstrate_flights(root: Path, store: str | None, console: Console) -> list
     files = output_files(places.outputs[0])
     output = read_output(files)
     full = sum(file.rows == ROWS_PER_FILE for file in files)
-    Account(
-        results={
-            "rows in": f"{len(source):,}",
-            "rows out": f"{len(output):,}",
-            "files": f"{len(files)}: {full} of exactly {ROWS_PER_FILE:,} rows, "
-            f"{len(files) - full} with the rest",
-            "batches": f"{batches}",
-        },
-        runs=runs,
-        retained=retained_checkpoints(places),
-        seconds=time.monotonic() - started,
-    ).print_on(console)
-    wrong = differences(source, output, files, runs)
-    if batches != N_FILES:
-        wrong.append(f"Spark has noted {batches} batches, not {N_FILES}")
-    return wrong
-
-
-def differences(
-    source: pa.Table, output: pa.Table, files: Sequence[OutputFile], runs: Sequence[Run]
-) -> list[str]:
-    """Return all differences from the expected output, as sentences."""
-    return [
+    figures = {
+        "rows in": f"{len(source):,}",
+        "rows out": f"{len(output):,}",
+        "files": f"{len(files)}: {full} of exactly {ROWS_PER_FILE:,} rows, "
+        f"{len(files) - full} with the rest",
+        "batches": f"{batches}",
+    }
+    print_account(console, places, runs, figures, began=began)
+    wrong = [
         *blind_spots(source, "dep_delay"),
         *row_differences(source, output),
         *file_differences(files, rows_per_file=ROWS_PER_FILE, last_batch=N_FILES - 1),
         *run_differences(runs),
     ]
+    if batches != N_FILES:
+        wrong.append(f"Spark has noted {batches} batches, not {N_FILES}")
+    return wrong

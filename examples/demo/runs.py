@@ -1,19 +1,57 @@
 """All runs of a job, from the first start over the kills to its end."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from examples.demo.flights import release_held_back
-from examples.demo.job_log import RunLog, read_log
 from examples.demo.job_process import JobProcess
-from examples.demo.kills import KILL_POINTS, Kill, KillPoint, watch
+from examples.demo.kills import KILL_POINTS, Kill, KillPoint, Progress, watch
 from examples.demo.places import Job, Places
-from examples.demo.progress import Progress
+
+_RESTORED = re.compile(r"job \S+ resumes from checkpoint (\d+) at ")
+_SKIPPED = re.compile(r"batch (\d+) was completed before; it is skipped")
+_COMPLETED = re.compile(
+    r"completed checkpoint (\d+) of job \S+ \(batch \d+\) in (\d+) ms: \d+ rows in, \d+ rows out, "
+    r"(\d+) bytes of state, (\d+) bytes of metadata"
+)
 
 
 class JobFailedError(Exception):
     """A run has failed by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A checkpoint that the job has completed.
+
+    Attributes:
+        checkpoint: The checkpoint's number.
+        duration_ms: From its beginning to its completion, milliseconds.
+        state_bytes: Bytes of state.
+        metadata_bytes: Bytes of `_metadata`.
+    """
+
+    checkpoint: int
+    duration_ms: int
+    state_bytes: int
+    metadata_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """One run.
+
+    Attributes:
+        restored: The checkpoint that it resumed from, or None.
+        skipped: The batches that it found completed.
+        completed: The checkpoints that it completed, without one whose line a kill prevented.
+    """
+
+    restored: int | None
+    skipped: tuple[int, ...]
+    completed: tuple[Completed, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +117,16 @@ def _run(
     with places.job_log.open("rb") as log:
         log.seek(logged)
         text = log.read().decode(errors="replace")
-    return Run(kill, read_log(text), time.monotonic() - started)
+    return Run(kill, _read_log(text), time.monotonic() - started)
+
+
+def _read_log(text: str) -> RunLog:
+    """Read the log lines of one run; others are passed over."""
+    restored = _RESTORED.search(text)
+    return RunLog(
+        restored=int(restored[1]) if restored else None,
+        skipped=tuple(int(match[1]) for match in _SKIPPED.finditer(text)),
+        completed=tuple(
+            Completed(*map(int, match.groups())) for match in _COMPLETED.finditer(text)
+        ),
+    )

@@ -50,7 +50,6 @@ PENDING = (
     "docs/how-to-use-s3.md",
     "docs/how-to-use-spark-connect.md",
     "docs/how-to-write-to-a-database.md",
-    "docs/keyed-state.md",
     "docs/proof.md",
     "docs/settings.md",
     "docs/troubleshooting.md",

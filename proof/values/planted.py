@@ -38,8 +38,8 @@ class Planted:
 PLANTED: Mapping[str, Planted] = {
     "a sum of 64 bits wraps": Planted(
         "backends/keyed/folding.py",
-        "    if (over | under).any():",
-        "    if False:",
+        "sums = np.add.reduceat(numbers.astype(object), starts)",
+        "sums = np.add.reduceat(numbers, starts)",
         "aggregates",
     ),
     "NaN is the least of floats": Planted(

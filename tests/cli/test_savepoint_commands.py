@@ -35,9 +35,7 @@ def stopped_query(directory: str, as_without_spark: None) -> str:
 @pytest.fixture
 def plain(directory: str, as_without_spark: None) -> str:
     """The checkpointLocation of a query without operators, three batches done."""
-    location = f"{directory}/plain"
-    write_query(location, batches=3)
-    return location
+    return write_query(f"{directory}/plain", batches=3)
 
 
 def savepoint(location: str, directory: str, capsys: Captured) -> str:

@@ -255,10 +255,6 @@ class Job:
             if file.name in (str(last), f".{last}.crc"):
                 file.unlink()
 
-    def forget_spark_checkpoint(self) -> None:
-        """Delete the checkpointLocation, so that Spark starts from scratch."""
-        shutil.rmtree(self.spark_checkpoint)
-
 
 def keyed_stream(job: Job) -> DataFrame:
     """Return the rows of the source with one of three keys, and a watermark."""

@@ -2,13 +2,17 @@
 
 import os
 import signal
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
 from jobs.session import jvm_of
+from pyspark.sql import SparkSession
 
 from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
 from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
@@ -24,6 +28,18 @@ def kill(victims: list[int]) -> None:
     """End the processes as a power cut would."""
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
+
+
+@contextmanager
+def die_with_blocked_jobs(spark: SparkSession, jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """Kill this driver and its JVM after the block, while threads of the pool block; an error ends it with 1."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        yield pool
+        kill([jvm_of(spark), os.getpid()])
+    except BaseException:  # noqa: BLE001  # printed; the process ends
+        traceback.print_exc()
+        os._exit(1)  # the pool would wait for blocked threads
 
 
 def main(directory: Path) -> None:

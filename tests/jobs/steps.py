@@ -9,17 +9,14 @@ import os
 import re
 import sys
 import threading
-import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from jobs.disruptions import WaitingGroups
 from jobs.job import Job, local_spark
-from jobs.killed import BATCH, GROUP, ROWS, kill
+from jobs.killed import BATCH, GROUP, ROWS, die_with_blocked_jobs
 from jobs.processes import Signals, wait_until_blocked
-from jobs.session import jvm_of
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations.coordination import CheckpointsCleaner
@@ -181,23 +178,17 @@ def main(directory: Path) -> None:
     steps = Steps(directory)
     RUNNING.append(steps)
     cleaner = CheckpointsCleaner(threads=2 * len(names))  # some are blocked
-    pool = ThreadPoolExecutor(len(names))
-    try:
-        with (
-            mock.patch("holdfast.locations.file_systems.local.os", WatchedCalls(steps)),
-            mock.patch("holdfast.spark.query.query_run.CLEANER", cleaner),
-        ):
-            ran = {
-                name: pool.submit(run, job_of(spark, directory, name), name, steps)
-                for name in names
-            }
-            ran.pop(THROUGH).result()
-            wait_until_blocked(ran, steps.is_blocked)
+    with (
+        die_with_blocked_jobs(spark, len(names)) as pool,
+        mock.patch("holdfast.locations.file_systems.local.os", WatchedCalls(steps)),
+        mock.patch("holdfast.spark.query.query_run.CLEANER", cleaner),
+    ):
+        ran = {
+            name: pool.submit(run, job_of(spark, directory, name), name, steps) for name in names
+        }
+        ran.pop(THROUGH).result()
+        wait_until_blocked(ran, steps.is_blocked)
         (directory / "seen.json").write_text(json.dumps(sorted(steps.seen)))
-        kill([jvm_of(spark), os.getpid()])
-    except BaseException:  # noqa: BLE001  # whatever it is
-        traceback.print_exc()
-        os._exit(1)  # the pool would wait for blocked threads
 
 
 if __name__ == "__main__":

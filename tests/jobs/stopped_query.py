@@ -44,13 +44,14 @@ def all_files(directory: str) -> dict[str, str]:
     return files
 
 
-def write_query(location: str, *, batches: int, source: str = "file:///in") -> None:
-    """Write a checkpointLocation with this many finished batches, of a query with state in two partitions."""
+def write_query(location: str, *, batches: int, source: str = "file:///in") -> str:
+    """Write and return a checkpointLocation with this many finished batches, of a query with state in two partitions."""
     put(f"{location}/metadata", json.dumps({"id": QUERY}))
     put(f"{location}/state/0/_metadata/metadata", 'v1\n{"operatorInfo":{}}')
     for partition in range(2):
         put(f"{location}/state/0/{partition}/_metadata/schema", "v3 schema")
     add_batches(location, range(batches), source=source)
+    return location
 
 
 def add_batches(location: str, batches: Iterable[int], *, source: str = "file:///in") -> None:
@@ -82,8 +83,7 @@ def write_job(directory: str, location: str, *, batches: int) -> None:
 
 def write_stopped(directory: str) -> str:
     """Write a query with an operator and four finished batches, and return its checkpointLocation."""
-    location = f"{directory}/original"
-    write_query(location, batches=4)
+    location = write_query(f"{directory}/original", batches=4)
     write_job(f"{directory}/checkpoints", location, batches=4)
     return location
 
@@ -124,9 +124,7 @@ def stopped_query(directory: str) -> str:
 @pytest.fixture
 def plain_query(directory: str) -> str:
     """Return the checkpointLocation of a query without operators and four finished batches."""
-    location = f"{directory}/plain"
-    write_query(location, batches=4)
-    return location
+    return write_query(f"{directory}/plain", batches=4)
 
 
 @pytest.fixture

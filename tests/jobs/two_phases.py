@@ -4,12 +4,9 @@ It runs a job for each point, over the files that the job's directory has, into 
 name. Each blocks at its point in its second batch; when all do, the driver is killed, with its JVM.
 """
 
-import os
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,10 +15,9 @@ from unittest import mock
 import psycopg
 import pyarrow as pa
 from jobs.job import Job, local_spark
-from jobs.killed import BATCH, kill
+from jobs.killed import BATCH, die_with_blocked_jobs
 from jobs.operators import Groups
 from jobs.processes import Signals, wait_until_blocked
-from jobs.session import jvm_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -182,17 +178,11 @@ def commit_or_block(
 def main(directory: Path, dsn: str) -> None:
     """Bring all jobs to where they are to die."""
     spark = local_spark(cores=CORES)
-    pool = ThreadPoolExecutor(len(POINTS))
-    try:
-        with mock.patch(COMMIT, commit_or_block):
-            jobs = {name: job_of(spark, directory, name) for name in POINTS}
-            deaths = {name: Death(job.directory, POINTS[name]) for name, job in jobs.items()}
-            ran = {name: pool.submit(run, jobs[name], dsn, name, deaths[name]) for name in jobs}
-            wait_until_blocked(ran, lambda name: deaths[name].signals.is_given("blocked"))
-        kill([jvm_of(spark), os.getpid()])
-    except BaseException:  # noqa: BLE001  # printed; the process ends
-        traceback.print_exc()
-        os._exit(1)  # the pool would wait for blocked threads
+    with die_with_blocked_jobs(spark, len(POINTS)) as pool, mock.patch(COMMIT, commit_or_block):
+        jobs = {name: job_of(spark, directory, name) for name in POINTS}
+        deaths = {name: Death(job.directory, POINTS[name]) for name, job in jobs.items()}
+        ran = {name: pool.submit(run, jobs[name], dsn, name, deaths[name]) for name in jobs}
+        wait_until_blocked(ran, lambda name: deaths[name].signals.is_given("blocked"))
 
 
 if __name__ == "__main__":

@@ -27,11 +27,6 @@ OPERATOR = "0" * 32
 BIG = bytes(range(256)) * (9 << 12)  # larger than the buffer, and not a multiple of blocks
 
 
-@pytest.fixture
-def factory(memory_directory: str) -> CheckpointStreamFactory:
-    return factory_in(memory_directory)
-
-
 def factory_in(directory: str) -> CheckpointStreamFactory:
     access = checkpoint_storage(directory).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
@@ -39,10 +34,17 @@ def factory_in(directory: str) -> CheckpointStreamFactory:
 
 
 class Host:
-    """The copies on a host, as tasks use them, and the sources of the files that tasks read."""
+    """The copies on a host, as tasks use them, and the sources of the files that tasks read.
 
-    def __init__(self, root: Path, max_bytes: int = 1 << 30) -> None:
+    Args:
+        root: Directory of the copies.
+        storage: Directory that tasks write state to.
+        max_bytes: Bytes that the copies may have.
+    """
+
+    def __init__(self, root: Path, storage: str, max_bytes: int = 1 << 30) -> None:
         self.directory = root / OPERATOR
+        self.factory = factory_in(storage)
         self.max_bytes = max_bytes
         self.sources: list[str] = []
         self.clock = ManualClock()
@@ -57,28 +59,19 @@ class Host:
             clock=self.clock,
         )
 
-    def write(
-        self,
-        factory: CheckpointStreamFactory,
-        data: bytes,
-        checkpoint_id: int = 1,
-        subtask: int = 0,
-    ) -> FileStateHandle:
+    def write(self, data: bytes, checkpoint_id: int = 1, subtask: int = 0) -> FileStateHandle:
         """Write the state of a task."""
-        handle = write_state(self.copies(checkpoint_id, subtask).duplicate(factory), data)
-        assert isinstance(handle, FileStateHandle)
-        return handle
+        return write_file(self.copies(checkpoint_id, subtask).duplicate(self.factory), data)
 
     def run(
         self,
-        factory: CheckpointStreamFactory,
         data: bytes,
         checkpoint_id: int = 1,
         subtask: int = 0,
         restored: FileStateHandle | None = None,
     ) -> FileStateHandle:
         """Run a task that writes state, from its start to its end."""
-        handle = self.write(factory, data, checkpoint_id, subtask)
+        handle = self.write(data, checkpoint_id, subtask)
         names = {digest_of(file) for file in (restored, handle) if file is not None}
         self.copies(checkpoint_id, subtask).finish(names)
         return handle
@@ -108,9 +101,15 @@ def write_state(factory: CheckpointStreamFactory, data: bytes) -> object:
         return stream.close_and_get_handle()
 
 
+def write_file(factory: CheckpointStreamFactory, data: bytes) -> FileStateHandle:
+    handle = write_state(factory, data)
+    assert isinstance(handle, FileStateHandle)
+    return handle
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(make(tmp_path / "blockmgr-1") / "holdfast")
+def host(tmp_path: Path, memory_directory: str) -> Host:
+    return Host(make(tmp_path / "blockmgr-1") / "holdfast", memory_directory)
 
 
 def make(path: Path) -> Path:
@@ -118,17 +117,15 @@ def make(path: Path) -> Path:
     return path
 
 
-def test_state_written_on_this_host_is_read_from_disk(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    handle = host.write(factory, BIG)
+def test_state_written_on_this_host_is_read_from_disk(host: Host) -> None:
+    handle = host.write(BIG)
     handle.discard_state()  # storage can't have helped
     assert host.read(handle) == BIG
     assert host.sources == ["local"]
 
 
-def test_copy_is_mapped_into_memory(host: Host, factory: CheckpointStreamFactory) -> None:
-    handle = host.write(factory, BIG)
+def test_copy_is_mapped_into_memory(host: Host) -> None:
+    handle = host.write(BIG)
     before = pa.total_allocated_bytes()
     stream = host.copies().read_through(handle, host.sources.append).open_input_stream()
     assert isinstance(stream, pa.BufferReader)
@@ -136,36 +133,35 @@ def test_copy_is_mapped_into_memory(host: Host, factory: CheckpointStreamFactory
     assert pa.total_allocated_bytes() == before
 
 
-def test_state_read_from_storage_is_then_read_from_disk(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    handle = write_state(factory, BIG)
-    assert isinstance(handle, FileStateHandle)
+def test_state_read_from_storage_is_then_read_from_disk(host: Host) -> None:
+    handle = write_file(host.factory, BIG)
     assert host.read(handle) == BIG
     handle.discard_state()
     assert host.read(handle, subtask=1) == BIG  # another subtask, too
     assert host.sources == ["storage", "local"]
 
 
-def test_inline_state_leaves_no_file(host: Host, factory: CheckpointStreamFactory) -> None:
+def test_inline_state_leaves_no_file(host: Host) -> None:
     assert isinstance(
-        write_state(host.copies().duplicate(factory), b"small"), ByteStreamStateHandle
+        write_state(host.copies().duplicate(host.factory), b"small"), ByteStreamStateHandle
     )
-    assert write_state(host.copies().duplicate(factory), b"") is None
+    assert write_state(host.copies().duplicate(host.factory), b"") is None
     assert host.names() == []
     inline = ByteStreamStateHandle(b"small")
     assert host.copies().read_through(inline, host.sources.append) is inline
 
 
-def test_discarded_state_leaves_no_copy(host: Host, factory: CheckpointStreamFactory) -> None:
+def test_discarded_state_leaves_no_copy(host: Host) -> None:
     scope = CheckpointedStateScope.EXCLUSIVE
-    with host.copies().duplicate(factory).create_checkpoint_state_output_stream(scope) as stream:
+    with (
+        host.copies().duplicate(host.factory).create_checkpoint_state_output_stream(scope) as stream
+    ):
         stream.write(BIG)
     assert host.names() == []
 
 
-def test_copy_is_readable_only_by_its_user(host: Host, factory: CheckpointStreamFactory) -> None:
-    host.write(factory, BIG)
+def test_copy_is_readable_only_by_its_user(host: Host) -> None:
+    host.write(BIG)
     assert host.directory.stat().st_mode & 0o777 == 0o700
     assert host.only.stat().st_mode & 0o777 == 0o600
 
@@ -191,20 +187,16 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_damaged_copy_is_not_used(
-    host: Host, factory: CheckpointStreamFactory, damage: Callable[[Path], object]
-) -> None:
-    handle = host.write(factory, BIG)
+def test_damaged_copy_is_not_used(host: Host, damage: Callable[[Path], object]) -> None:
+    handle = host.write(BIG)
     damage(host.only)
     assert host.read(handle) == BIG
     assert host.read(handle) == BIG
     assert host.sources[0] == "storage"
 
 
-def test_damaged_copy_of_a_missing_file_is_an_error(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    handle = host.write(factory, BIG)
+def test_damaged_copy_of_a_missing_file_is_an_error(host: Host) -> None:
+    handle = host.write(BIG)
     flip(host.only)
     handle.discard_state()
     with pytest.raises(CheckpointNotFoundError):
@@ -212,20 +204,17 @@ def test_damaged_copy_of_a_missing_file_is_an_error(
     assert host.names() == []
 
 
-def test_file_with_another_checksum_has_another_copy(
-    host: Host, factory: CheckpointStreamFactory, tmp_path: Path
-) -> None:
-    handle = host.write(factory, BIG)
+def test_file_with_another_checksum_has_another_copy(host: Host, tmp_path: Path) -> None:
+    handle = host.write(BIG)
     (tmp_path / "elsewhere").mkdir()
-    other = write_state(factory_in(f"file://{tmp_path}/elsewhere"), BIG[::-1])
-    assert isinstance(other, FileStateHandle)
+    other = write_file(factory_in(f"file://{tmp_path}/elsewhere"), BIG[::-1])
     renamed = FileStateHandle(handle.uri, other.size, other.checksum)
     assert not host.has(renamed)
     assert host.read(handle) == BIG
 
 
-def test_deleted_directory_is_created_again(host: Host, factory: CheckpointStreamFactory) -> None:
-    handle = host.write(factory, BIG)
+def test_deleted_directory_is_created_again(host: Host) -> None:
+    handle = host.write(BIG)
     host.only.unlink()
     host.directory.rmdir()
     host.directory.parent.rmdir()
@@ -234,10 +223,8 @@ def test_deleted_directory_is_created_again(host: Host, factory: CheckpointStrea
     assert host.sources == ["storage", "local"]
 
 
-def test_copy_deleted_during_a_read_stays_readable(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    handle = host.write(factory, BIG)
+def test_copy_deleted_during_a_read_stays_readable(host: Host) -> None:
+    handle = host.write(BIG)
     stream = host.copies().read_through(handle, host.sources.append).open_input_stream()
     host.only.unlink()
     assert stream.read() == BIG
@@ -245,87 +232,80 @@ def test_copy_deleted_during_a_read_stays_readable(
 
 @pytest.mark.parametrize("obstacle", ["no directory above", "a file in its place"])
 def test_state_without_a_usable_directory_is_in_storage(
-    tmp_path: Path, factory: CheckpointStreamFactory, obstacle: str
+    tmp_path: Path, memory_directory: str, obstacle: str
 ) -> None:
-    host = Host(tmp_path / "gone" / "holdfast")
+    host = Host(tmp_path / "gone" / "holdfast", memory_directory)
     if obstacle == "a file in its place":
         (tmp_path / "gone").mkdir()
         host.directory.parent.touch()
-    handle = host.write(factory, BIG)
+    handle = host.write(BIG)
     assert host.read(handle) == BIG
     assert host.sources == ["storage"]
 
 
-def test_full_disk_only_prevents_the_copy(
-    host: Host, factory: CheckpointStreamFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_only_prevents_the_copy(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("holdfast.spark.subtask.duplicating_stream.os.write", full)
-    handle = host.write(factory, BIG)
+    handle = host.write(BIG)
     assert host.names() == []
     assert host.read(handle) == BIG
     assert host.names() == []
     assert host.sources == ["storage"]
 
 
-def test_copies_of_the_last_two_checkpoints_stay(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    other = host.run(factory, BIG, subtask=1)
+def test_copies_of_the_last_two_checkpoints_stay(host: Host) -> None:
+    other = host.run(BIG, subtask=1)
     handles: list[FileStateHandle] = []
     for number in range(1, 6):
         restored = handles[-1] if handles else None
-        handles.append(host.run(factory, BIG, checkpoint_id=number, restored=restored))
+        handles.append(host.run(BIG, checkpoint_id=number, restored=restored))
     assert list(map(host.has, handles)) == [False, False, False, True, True]
     assert host.has(other)
 
 
-def test_older_attempt_deletes_copies_and_reads_stay_correct(
-    host: Host, factory: CheckpointStreamFactory
-) -> None:
-    newest = host.run(factory, BIG, checkpoint_id=9)
-    host.run(factory, BIG[::-1], checkpoint_id=4)  # a zombie
+def test_older_attempt_deletes_copies_and_reads_stay_correct(host: Host) -> None:
+    newest = host.run(BIG, checkpoint_id=9)
+    host.run(BIG[::-1], checkpoint_id=4)  # a zombie
     assert not host.has(newest)
     assert host.read(newest, checkpoint_id=10) == BIG
 
 
-def test_oldest_copies_are_deleted_first(host: Host, factory: CheckpointStreamFactory) -> None:
+def test_oldest_copies_are_deleted_first(host: Host) -> None:
     host.max_bytes = 3 * len(BIG)
     handles = []
     for number in range(5):
-        handles.append(host.run(factory, BIG, subtask=number))
+        handles.append(host.run(BIG, subtask=number))
         now_s = host.clock.now_ms() / 1000 + number
         os.utime(host.directory / f"{number}.1", (now_s, now_s))
     assert list(map(host.has, handles)) == [False, False, True, True, True]
 
 
-def test_state_above_the_limit_has_no_copy(host: Host, factory: CheckpointStreamFactory) -> None:
+def test_state_above_the_limit_has_no_copy(host: Host) -> None:
     host.max_bytes = len(BIG) - 1
-    handle = host.write(factory, BIG)
+    handle = host.write(BIG)
     assert host.names() == []
     assert host.read(handle) == BIG
     assert host.sources == ["storage"]
 
 
-def test_files_of_a_killed_task_are_deleted(host: Host, factory: CheckpointStreamFactory) -> None:
+def test_files_of_a_killed_task_are_deleted(host: Host) -> None:
     killed = host.copies().new_copy()
     killed.write(BIG)
     (left,) = host.names()
     os.utime(host.directory / left, (host.clock.now_ms() / 1000,) * 2)
     host.clock.advance(3600)
-    host.run(factory, BIG)
+    host.run(BIG)
     assert left in host.names(), "it may still be written"
     host.clock.advance(1)
-    host.run(factory, BIG)
+    host.run(BIG)
     assert left not in host.names()
     killed.close()
 
 
-def test_concurrent_readers_share_one_copy(host: Host, factory: CheckpointStreamFactory) -> None:
-    handle = write_state(factory, BIG)
-    assert isinstance(handle, FileStateHandle)
+def test_concurrent_readers_share_one_copy(host: Host) -> None:
+    handle = write_file(host.factory, BIG)
     barrier = threading.Barrier(8)
 
     def read(number: int) -> bytes:
@@ -339,7 +319,7 @@ def test_concurrent_readers_share_one_copy(host: Host, factory: CheckpointStream
 
 def test_stale_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -> None:
     environment = {"SPARK_LOCAL_DIRS": f"{tmp_path}/blockmgr-mine,{tmp_path}/second"}
-    old, young, others = (tmp_path / f"blockmgr-{name}" / "holdfast" for name in ("a", "b", "c"))
+    old, young = (tmp_path / f"blockmgr-{name}" / "holdfast" for name in ("a", "b"))
     others = tmp_path / "others" / "holdfast"
     for directory in (old, young, others):
         directory.mkdir(parents=True)
@@ -374,8 +354,8 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.host = Host(Path(self.directory) / "holdfast", max_bytes=3 << 20)
-        self.factory = factory_in(f"file://{self.storage}")
+        root = Path(self.directory) / "holdfast"
+        self.host = Host(root, f"file://{self.storage}", max_bytes=3 << 20)
 
     directory = ""
     storage = ""
@@ -392,7 +372,7 @@ class Machine(RuleBasedStateMachine):
     ) -> tuple[FileStateHandle, bytes]:
         data = fill * (1 << 20)
         task = self.host.run if ends else self.host.write
-        return task(self.factory, data, checkpoint_id, subtask), data
+        return task(data, checkpoint_id, subtask), data
 
     @rule(state=handles, subtask=st.integers(0, 1), checkpoint_id=st.integers(1, 6))
     def read(self, state: tuple[FileStateHandle, bytes], subtask: int, checkpoint_id: int) -> None:

@@ -116,7 +116,6 @@ def states(spark: SparkSession) -> DataFrame:
         pytest.param(lambda states: states.groupBy("key"), id="grouped rows"),
         pytest.param(
             lambda states: states.withColumnRenamed("key", "other").groupBy("other"),
-            marks=pytest.mark.exhaustive,
             id="grouped by another name",
         ),
     ],

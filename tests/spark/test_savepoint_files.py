@@ -284,8 +284,7 @@ def test_source_with_unknown_files_is_refused(stopped_query: str, directory: str
 
 
 def test_moved_input_gets_its_new_path(directory: str) -> None:
-    location = f"{directory}/original"
-    write_query(location, batches=2, source="file:///old%20place/in")
+    location = write_query(f"{directory}/original", batches=2, source="file:///old%20place/in")
     pointer = take_savepoint(location, f"{directory}/savepoints")
     restored = restore_savepoint(
         pointer, f"{directory}/fork", paths={"file:///old place": "s3a://bucket/new 50% ü"}

@@ -225,8 +225,8 @@ def test_state_in_one_partition_is_complete(plain_query: str, directory: str) ->
 # State of format 2, whose files have an id of the attempt that wrote them
 
 
-def _write_format_2(location: str, *, batches: int, purged: int) -> None:
-    """Write a query with finished batches and changelogs; the logs of its first batches are purged."""
+def _write_format_2(location: str, *, batches: int, purged: int) -> str:
+    """Write and return a query with finished batches and changelogs; the logs of its first batches are purged."""
     put(f"{location}/metadata", json.dumps({"id": QUERY}))
     for batch in range(batches):
         for partition in range(2):
@@ -237,18 +237,19 @@ def _write_format_2(location: str, *, batches: int, purged: int) -> None:
             pinned = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
             put(f"{location}/offsets/{batch}", f"v1\n{pinned}\n5")
             put(f"{location}/commits/{batch}", f"v2\n{json.dumps({'stateUniqueIds': ids})}")
+    return location
 
 
 def _id(partition: int, version: int) -> str:
     return str(uuid.UUID(int=100 * partition + version))
 
 
-def _snapshot(path: str, *ids: str) -> None:
+def _zip_of(metadata: dict[str, Any]) -> str:
+    """Return a snapshot of RocksDB with this description of its files."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as written:
-        written.writestr("metadata", "v1\n{}")
-    for change in ids:
-        put(f"{path}_{change}.zip", archive.getvalue().decode(errors="surrogateescape"))
+        written.writestr("metadata", f"v1\n{json.dumps(metadata)}")
+    return archive.getvalue().decode(errors="surrogateescape")
 
 
 def _versions(pointer: str, partition: int) -> list[int]:
@@ -258,21 +259,19 @@ def _versions(pointer: str, partition: int) -> list[int]:
 
 
 def test_snapshot_of_an_unknown_attempt_does_not_end_a_chain(directory: str) -> None:
-    location = f"{directory}/plain"
-    _write_format_2(location, batches=6, purged=4)
-    _snapshot(f"{location}/state/0/0/3", str(uuid.uuid4()))
-    _snapshot(f"{location}/state/0/1/3", _id(1, 3))
+    location = _write_format_2(f"{directory}/plain", batches=6, purged=4)
+    put(f"{location}/state/0/0/3_{uuid.uuid4()}.zip", _zip_of({}))
+    put(f"{location}/state/0/1/3_{_id(1, 3)}.zip", _zip_of({}))
     pointer = take_savepoint(location, f"{directory}/savepoints")
     assert _versions(pointer, 0) == [1, 2, 3, 4, 5, 6]
     assert _versions(pointer, 1) == [3, 4, 5, 6]
 
 
 def test_files_before_a_committed_snapshot_are_not_needed(directory: str) -> None:
-    location = f"{directory}/plain"
-    _write_format_2(location, batches=6, purged=4)
+    location = _write_format_2(f"{directory}/plain", batches=6, purged=4)
     stray = f"{location}/state/0/0/3_{uuid.uuid4()}.changelog"
     put(stray, "x")
-    _snapshot(f"{location}/state/0/0/3", _id(0, 3))
+    put(f"{location}/state/0/0/3_{_id(0, 3)}.zip", _zip_of({}))
     remove(*(f"{location}/state/0/0/{version}_{_id(0, version)}.changelog" for version in (1, 2)))
     pointer = take_savepoint(location, f"{directory}/savepoints")
     assert _versions(pointer, 0) == [3, 4, 5, 6]
@@ -284,8 +283,7 @@ def test_files_before_a_committed_snapshot_are_not_needed(directory: str) -> Non
 
 @pytest.mark.parametrize("gone", ["state/0/1/", "state/0/"])
 def test_missing_state_in_the_commit_log_is_named(directory: str, gone: str) -> None:
-    location = f"{directory}/plain"
-    _write_format_2(location, batches=2, purged=0)
+    location = _write_format_2(f"{directory}/plain", batches=2, purged=0)
     remove(*(f"{location}/{path}" for path in all_files(location) if path.startswith(gone)))
     with pytest.raises(CheckpointNotFoundError, match=f"{_id(1, 2)}|{_id(0, 2)}"):
         take_savepoint(location, f"{directory}/savepoints")
@@ -323,8 +321,7 @@ def test_missing_source_log_is_named(plain_query: str, directory: str) -> None:
 def test_all_entries_of_source_logs_are_copied(
     directory: str, log: list[str | int], logs: dict[str, int]
 ) -> None:
-    location = f"{directory}/plain"
-    write_query(location, batches=2)
+    location = write_query(f"{directory}/plain", batches=2)
     file_system_for(location).delete_tree(f"{location}/sources")
     version, *sources = (_line(line) for line in log)
     pinned = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
@@ -346,8 +343,7 @@ def _line(offset: str | int) -> str:
 
 
 def test_missing_log_after_a_repeated_source_is_named(directory: str) -> None:
-    location = f"{directory}/plain"
-    write_query(location, batches=2)
+    location = write_query(f"{directory}/plain", batches=2)
     lines = [_line(offset) for offset in (1, 1, 3)]
     replace(f"{location}/offsets/1", "\n".join(["v1", '{"conf":{}}', *lines]))
     with pytest.raises(CheckpointNotFoundError, match="the log of source 1"):
@@ -372,24 +368,19 @@ def test_first_offsets_of_iceberg_are_copied(plain_query: str, directory: str) -
 
 @pytest.mark.parametrize("offset", ['{"app-logOffsets":{"0":12}}', '{"logOffset":{"0":1}}', "-"])
 def test_topic_is_not_taken_for_a_log_of_files(directory: str, offset: str) -> None:
-    location = f"{directory}/plain"
-    write_query(location, batches=1)
+    location = write_query(f"{directory}/plain", batches=1)
     remove(f"{location}/sources/0/0")
     replace(f"{location}/offsets/0", f'v1\n{{"conf":{{}}}}\n{offset}')
     assert take_savepoint(location, f"{directory}/savepoints")
 
 
 def test_truncated_rocksdb_file_is_refused(directory: str) -> None:
-    location = f"{directory}/plain"
-    write_query(location, batches=1)
+    location = write_query(f"{directory}/plain", batches=1)
     described = {"sstFiles": [{"dfsSstFileName": "1-x.sst", "sizeBytes": 1000}]}
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as written:
-        written.writestr("metadata", f"v1\n{json.dumps(described)}")
     for partition in range(2):
         store = f"{location}/state/0/{partition}"
         remove(f"{store}/1.delta")
-        put(f"{store}/1.zip", archive.getvalue().decode(errors="surrogateescape"))
+        put(f"{store}/1.zip", _zip_of(described))
         put(f"{store}/SSTs/1-x.sst", "y" * (1000 - partition))
     with pytest.raises(CheckpointCorruptedError, match="999 bytes, but 1000"):
         take_savepoint(location, f"{directory}/savepoints")
@@ -525,8 +516,7 @@ def test_registered_store_is_used_without_settings(plain_query: str, moto_bucket
 def test_settings_of_an_unrelated_session_are_not_stored(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = f"{directory}/plain"
-    write_query(location, batches=1)
+    location = write_query(f"{directory}/plain", batches=1)
     for partition in range(2):
         remove(f"{location}/state/0/{partition}/1.delta")
         put(f"{location}/state/0/{partition}/1_{uuid.uuid4()}.changelog", "x")

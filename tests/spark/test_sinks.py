@@ -166,12 +166,10 @@ def test_sink_may_retry_with_persisted_rows(job: Job) -> None:
         pytest.param(lambda rows: rows.coalesce(1), id="coalesce"),
         pytest.param(
             lambda rows: rows.sparkSession.createDataFrame([], rows.schema).union(rows),
-            marks=pytest.mark.exhaustive,
             id="union",
         ),
         pytest.param(
             lambda rows: rows.sparkSession.range(5, numPartitions=3).join(rows, "id", "right"),
-            marks=pytest.mark.exhaustive,
             id="join",
         ),
     ],

@@ -22,8 +22,7 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 @pytest.fixture
 def in_rocksdb(directory: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a savepoint of a query that is pinned to RocksDB, after two batches."""
-    location = f"{directory}/original"
-    write_query(location, batches=2)
+    location = write_query(f"{directory}/original", batches=2)
     for batch in range(2):
         _pin(location, batch, 2)
     monkeypatch.setattr(sessions, "state_repartitioner", mock.Mock())

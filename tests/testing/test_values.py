@@ -1,5 +1,7 @@
 """`proof.values`: a sample of its cases, and whether it detects faults."""
 
+from pathlib import Path
+
 import pytest
 
 from proof.values.planted import PLANTED, finds
@@ -20,6 +22,14 @@ def test_values_are_those_of_the_model(name: str) -> None:
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_values_of_many_cases_are_those_of_the_model(name: str) -> None:
     assert compare(SUBJECTS[name], 10_000, cases=150).descriptions == {}
+
+
+def test_planted_faults_replace_text_of_the_source() -> None:
+    root = Path(__file__).parents[2]
+    counts = {
+        name: (root / fault.file).read_text().count(fault.right) for name, fault in PLANTED.items()
+    }
+    assert counts == dict.fromkeys(PLANTED, 1)
 
 
 @pytest.mark.exhaustive  # each copies the source and starts a process

@@ -33,8 +33,7 @@ pytest.register_assert_rewrite(
 
 from holdfast.testing.counting import Counts, counting_file_system
 from holdfast.testing.exclusive_file_systems import ExclusiveFileSystemContract
-from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth
-from holdfast.testing.faulty import faulty_file_system
+from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth, faulty_file_system
 from holdfast.testing.file_systems import FileSystemContract
 from holdfast.testing.http_proxy import http_faults
 from holdfast.testing.interleaving import Interleaved, at_every_step

@@ -5,7 +5,8 @@ each a `Serializer`; `python_types` does so for types that users name, and `writ
 is the inverse. Start with `serializer`.
 """
 
-from holdfast.flink.serializers.composite import list_of, map_of, sorted_times
+from holdfast.flink.serializers.basic import LONG
+from holdfast.flink.serializers.composite import list_of, map_of, sorted_times, struct_of
 from holdfast.flink.serializers.kryo import TOPIC_PARTITION
 from holdfast.flink.serializers.python_types import in_bytes, python_type, several_in_bytes
 from holdfast.flink.serializers.serializer import (
@@ -38,6 +39,7 @@ from holdfast.flink.serializers.writing import (
 )
 
 __all__ = [
+    "LONG",
     "NO_NAMESPACE",
     "TOPIC_PARTITION",
     "WINDOW_OF_TIME",
@@ -63,6 +65,7 @@ __all__ = [
     "reading",
     "several_in_bytes",
     "sorted_times",
+    "struct_of",
     "timer_snapshot",
     "timer_time",
     "tuple_of_columns",

@@ -12,14 +12,13 @@ Source:
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.binary import corrupted_error, decompress_streams
 from holdfast.flink.handles import OperatorHandle
-from holdfast.flink.serializers import Serializer, only_as_bytes
+from holdfast.flink.serializers import Serializer, list_of, only_as_bytes, struct_of
 from holdfast.flink.state_files import StateFiles, StateStream
 from holdfast.flink.states.descriptions import OperatorDescription, StateInfo, operator_description
 from holdfast.flink.states.entries import Columns, constant, decode_column
@@ -168,17 +167,7 @@ def _broadcast(data: bytes, starts: list[int], serializers: list[Serializer]) ->
         if serializer.unreadable:
             serializer.read(data, 0)
     [key, value] = serializers
-    rows: list[tuple[Any, Any]] = []
-    for start in starts:
-        count = int.from_bytes(data[start : start + 4], "big")
-        position = start + 4
-        if count > len(data) - position:
-            raise corrupted_error(f"{count} pairs can't fit into {len(data) - position} bytes")
-        for _ in range(count):
-            name, position = key.read(data, position)
-            content, position = value.read(data, position)
-            rows.append((name, content))
-    return [
-        pa.array([row[number] for row in rows], serializer.type)
-        for number, serializer in enumerate(serializers)
-    ]
+    pairs = list_of(struct_of({"key": key, "value": value}))
+    rows = [row for start in starts for row in pairs.read(data, start)[0]]
+    columns: list[pa.Array] = pa.array(rows, pairs.type.value_type).flatten()
+    return columns

@@ -17,11 +17,14 @@ from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.binary import DataInput
 from holdfast.flink.handles import KeyGroupsHandle
 from holdfast.flink.serializers import (
+    LONG,
     Serializer,
     UnknownSnapshotError,
+    list_of,
     not_readable,
     read_snapshot,
     reading,
+    struct_of,
 )
 from holdfast.flink.state_files import StateFiles
 from holdfast.flink.states.entries import Columns, constant
@@ -30,18 +33,13 @@ _MAGIC = 0xF1CD859F
 _VERSION = 2
 _DOMAINS = ("event", "processing")
 
-_Arrays = list[tuple[str, pa.Array]]
-
 
 def timers_parts(handle: KeyGroupsHandle, files: StateFiles) -> "list[TimersPart]":
     """Read the timers of a subtask for their types; returns a part for each service. Raises `CheckpointError`."""
-    services = {
-        service: tuple((name, array.type) for name, array in arrays)
-        for _, service, arrays in _timers(handle, files)
-    }
+    schemas = {service: timers.schema for service, timers in _timers(handle, files)}
     return [
-        TimersPart(handle, service, (("key_group", pa.int32()), *columns), files)
-        for service, columns in services.items()
+        TimersPart(handle, service, tuple((field.name, field.type) for field in schema), files)
+        for service, schema in schemas.items()
     ]
 
 
@@ -55,26 +53,23 @@ class TimersPart:
     files: StateFiles
 
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # always decoded
-        for group, service, columns in _timers(self.handle, self.files):
+        for service, timers in _timers(self.handle, self.files):
             if service == self.service:
-                names, arrays = zip(*columns, strict=True)
-                key_group = constant(group, len(arrays[0]))
-                yield pa.record_batch([key_group, *arrays], ["key_group", *names])
+                yield timers
 
 
-def _timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[tuple[int, str, _Arrays]]:
-    """Yield each key group, service and columns of its timers."""
+def _timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the timers of each service in each key group."""
     with files.open(handle.stream) as stream:
         for group, start, end in handle.extents(stream.size, min_offset=0):
             if start < end:
                 source = files.input(stream, start, end)
                 with reading(f"timers of key group {group}"):
-                    timers = list(_services(source))
-                for name, columns in timers:
-                    yield group, name, columns
+                    services = list(_services(source, group))
+                yield from services
 
 
-def _services(source: DataInput) -> Iterator[tuple[str, _Arrays]]:
+def _services(source: DataInput, group: int) -> Iterator[tuple[str, pa.RecordBatch]]:
     source.expect(_MAGIC, "raw keyed state with timers")
     if (version := source.read_int()) != _VERSION:
         message = (
@@ -83,10 +78,17 @@ def _services(source: DataInput) -> Iterator[tuple[str, _Arrays]]:
         raise UnsupportedFormatError(message)
     for _ in range(source.count(2)):
         name = source.utf()
-        serializers = [_readable(source) for _ in range(2)]
+        key, namespace = _readable(source), _readable(source)
+        timer = struct_of({"key": key, "namespace": namespace, "timestamp": LONG})
+        read = list_of(timer).read
         for domain in _DOMAINS:
-            if (count := source.count(9)) > 0:
-                yield f"{domain}_{name}", _columns(source, count, *serializers)
+            timers, source.position = read(source.data, source.position)
+            if timers:
+                rows = pa.RecordBatch.from_struct_array(pa.array(timers, timer.type))
+                if pa.types.is_null(namespace.type):
+                    rows = rows.drop_columns(["namespace"])
+                groups = constant(group, len(rows))
+                yield f"{domain}_{name}", rows.add_column(0, "key_group", groups)
 
 
 def _readable(source: DataInput) -> Serializer:
@@ -97,18 +99,3 @@ def _readable(source: DataInput) -> Serializer:
     if serializer.unreadable:
         raise not_readable(serializer.unreadable)
     return serializer
-
-
-def _columns(source: DataInput, count: int, key: Serializer, namespace: Serializer) -> _Arrays:
-    keys, namespaces, times = [], [], []
-    for _ in range(count):
-        owner, source.position = key.read(source.data, source.position)
-        space, source.position = namespace.read(source.data, source.position)
-        keys.append(owner)
-        namespaces.append(space)
-        times.append(source.read_long())
-    columns = [("key", pa.array(keys, key.type))]
-    if not pa.types.is_null(namespace.type):
-        columns.append(("namespace", pa.array(namespaces, namespace.type)))
-    columns.append(("timestamp", pa.array(times, pa.int64())))
-    return columns
