@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 PENDING = (
-    "CHANGELOG.md",
     "benchmarks/",
     "docs/commit-protocol.md",
     "docs/file-format.md",
