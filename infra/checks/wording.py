@@ -45,7 +45,6 @@ PENDING = (
     "docs/how-to-use-spark-connect.md",
     "docs/how-to-write-to-a-database.md",
     "docs/proof.md",
-    "docs/troubleshooting.md",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 
