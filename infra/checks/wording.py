@@ -32,7 +32,6 @@ PENDING = (
     "docs/how-to-move-a-job.md",
     "docs/how-to-move-from-transformwithstate.md",
     "docs/how-to-read-and-write-state.md",
-    "docs/how-to-read-flink-savepoints.md",
     "docs/how-to-run-on-a-cluster.md",
     "docs/how-to-run-processors.md",
     "docs/how-to-see-checkpoints.md",
