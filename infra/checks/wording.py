@@ -42,7 +42,6 @@ PENDING = (
     "docs/how-to-run-processors.md",
     "docs/how-to-see-checkpoints.md",
     "docs/how-to-set-up-a-bucket.md",
-    "docs/how-to-take-savepoints.md",
     "docs/how-to-test-an-adapter.md",
     "docs/how-to-use-event-time.md",
     "docs/how-to-use-hdfs.md",
