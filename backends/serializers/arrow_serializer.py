@@ -31,52 +31,42 @@ _2_63 = 1 << 63
 class ArrowSerializer(Serializer):
     """Stores Arrow data unchanged."""
 
+    makes_objects = False
+
     def __init__(self, type: pa.DataType, rules: Rules) -> None:
-        self._type = type
+        self.storage_type = type
         self.rules = rules
         # The immutable Python type whose objects are the values, one for one; None if no type is. Some dates have no object.
         is_native = self.quick is not None and self.quick.convert is None
         is_native = is_native and not pa.types.is_temporal(type)
         self._native = self.quick.kind if self.quick is not None and is_native else None
-        self._is_nested = bool(fields_of(plain_type(type)))
+        self.is_immutable = not fields_of(plain_type(type))
         self._may_differ = any(leaf_rule(part).may_differ(part) for part in types_in(type))
 
     @property
-    def storage_type(self) -> pa.DataType:
-        return self._type
-
-    @property
-    def makes_objects(self) -> bool:
-        return False
-
-    @property
     def quick(self) -> QuickType | None:
-        return quick_type(self._type)
-
-    @property
-    def is_immutable(self) -> bool:
-        return not self._is_nested
+        return quick_type(self.storage_type)
 
     @property
     def quick_copy(self) -> Callable[[Any], Any] | None:
-        fields = fields_of(self._type)
+        fields = fields_of(self.storage_type)
         if not fields or any(fields_of(plain_type(field.type)) for field in fields):
             return None
-        return dict.copy if pa.types.is_struct(self._type) else list.copy
+        return dict.copy if pa.types.is_struct(self.storage_type) else list.copy
 
     @property
     def stored(self) -> StoredSerializer:
-        return StoredSerializer("arrow", str(self._type))
+        return StoredSerializer("arrow", str(self.storage_type))
 
     def field(self, name: str) -> pa.Field:
-        return pa.field(name, self._type)  # the type is the description
+        return pa.field(name, self.storage_type)  # the type is the description
 
     def encode(self, values: Elements) -> list[pa.Array]:
         if type(values) is list and set(map(type, values)) == {self._native}:
             chunks = self._of_natives(values)
             if chunks is not None:
                 return chunks
-        return chunks_of(values, self._type)
+        return chunks_of(values, self.storage_type)
 
     def encode_with_nulls(self, values: list[Any]) -> list[pa.Array] | None:
         is_native = self._native is not None and set(map(type, values)) <= {self._native, NoneType}
@@ -85,7 +75,7 @@ class ArrowSerializer(Serializer):
     def _of_natives(self, values: list[Any]) -> list[pa.Array] | None:
         """Encode values of the native type. Arrow stores them unchanged, or refuses them: no check is needed."""
         with suppress(pa.ArrowException, OverflowError, ValueError):
-            column = pa.array(values, self._type)
+            column = pa.array(values, self.storage_type)
             return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return None
 
@@ -94,10 +84,10 @@ class ArrowSerializer(Serializer):
 
     def encode_one(self, value: Any) -> Any:
         if self._native is None:
-            return scalar_of(value, self._type)
+            return scalar_of(value, self.storage_type)
         if type(value) is self._native and _arrow_takes(value):
             return value  # a hundred times faster, also for the column later
-        return scalar_of(value, self._type).as_py()
+        return scalar_of(value, self.storage_type).as_py()
 
     def copy(self, element: Any) -> Any:
         return _copy(element)
@@ -132,20 +122,20 @@ class ArrowSerializer(Serializer):
         try:
             return made()
         except (OverflowError, ValueError, LookupError) as error:
-            raise no_object_error("an element", self._type, type(error).__name__) from None
+            raise no_object_error("an element", self.storage_type, type(error).__name__) from None
 
     def _check_kept(self, objects: list[Any], column: pa.ChunkedArray) -> None:
         """Refuse objects of other times than the column's, such as NaT for the smallest one, or a time of more than a day."""
-        if not pa.chunked_array([pa.array(objects, self._type)]).equals(column):
+        if not pa.chunked_array([pa.array(objects, self.storage_type)]).equals(column):
             reason = "its time of day has nanoseconds, or a time is out of bounds"
-            raise no_object_error("an element", self._type, reason)
+            raise no_object_error("an element", self.storage_type, reason)
 
     def migration(self, stored: StoredSerializer, storage_type: pa.DataType) -> Migrate | None:
         if stored.kind != "arrow":
             raise IncompatibleTypeError(f"it was stored by {stored.kind}")
-        if storage_type.equals(self._type):
+        if storage_type.equals(self.storage_type):
             return None
-        change = change_of(storage_type, self._type, self.rules)
+        change = change_of(storage_type, self.storage_type, self.rules)
         return lambda chunk: [change(chunk)]
 
 

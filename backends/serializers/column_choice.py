@@ -368,12 +368,6 @@ def _tuple(described: Any, outer: _Outer) -> ObjectColumn:
     return TupleColumn([object_column(item, outer) for item in described.item_types])
 
 
-def _enum(described: Any, _outer: _Outer) -> ObjectColumn:
-    return ConvertedColumn(
-        type_of_values([member.value for member in described.cls]), described.cls
-    )
-
-
 def _time(described: Any, _outer: _Outer) -> ObjectColumn:
     is_instant = isinstance(described, inspect.DateTimeType)
     kind: Any = dt.datetime if is_instant else dt.time
@@ -418,7 +412,9 @@ _COLUMNS: dict[type[inspect.Type], Callable[[Any, _Outer], ObjectColumn]] = {
     inspect.TimeType: _time,
     inspect.DecimalType: partial(_text, Decimal),
     inspect.UUIDType: partial(_text, uuid.UUID),
-    inspect.EnumType: _enum,
+    inspect.EnumType: lambda described, _: ConvertedColumn(
+        type_of_values([member.value for member in described.cls]), described.cls
+    ),
     inspect.LiteralType: lambda described, _: LiteralColumn(list(described.values)),
     inspect.TupleType: _tuple,
     inspect.DictType: _dict,

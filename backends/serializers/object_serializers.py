@@ -31,9 +31,7 @@ from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 class BytesSerializer(Serializer):
     """The base of serializers whose columns have the bytes of one element in each row."""
 
-    @property
-    def storage_type(self) -> pa.DataType:
-        return pa.large_binary()  # binary would count in 32 bits
+    storage_type = pa.large_binary()  # binary would count in 32 bits
 
     def encode(self, values: Elements) -> list[pa.Array]:
         return self.column_of([self.encode_one(value) for value in objects_in(values)])
@@ -260,6 +258,8 @@ class ObjectSerializer(Serializer):
     ) -> None:
         self._objects = objects
         self._column = column
+        self.storage_type = column.type
+        self.is_immutable = column.quick is not None and column.quick_copy is None
         defaults = {
             path: each.default for path, each in column.by_path() if each.default is not None
         }
@@ -275,10 +275,6 @@ class ObjectSerializer(Serializer):
         return serializer_of_objects, (self._objects.type, self.rules.renamed, self.rules.dropped)
 
     @property
-    def storage_type(self) -> pa.DataType:
-        return self._column.type
-
-    @property
     def stored(self) -> StoredSerializer:
         return StoredSerializer(
             "arrow", self._objects.name, self._objects.form, self._objects.fields
@@ -287,10 +283,6 @@ class ObjectSerializer(Serializer):
     @property
     def quick(self) -> QuickType | None:
         return self._column.quick
-
-    @property
-    def is_immutable(self) -> bool:
-        return self._column.quick is not None and self._column.quick_copy is None
 
     @property
     def quick_copy(self) -> Callable[[Any], Any] | None:

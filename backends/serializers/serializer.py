@@ -62,18 +62,19 @@ class Serializer(ABC):
     A column shares nothing with the objects that were written.
 
     Attributes:
+        storage_type: Type of the column.
         rules: Migrations from other stored types that are allowed.
+        makes_objects: Whether user code could change elements, as they are objects.
+        is_immutable: Whether no decoded element can be changed.
 
     Source:
         Flink, TypeSerializer, which has one element at a time.
     """
 
+    storage_type: pa.DataType
     rules: Rules = Rules()
-
-    @property
-    @abstractmethod
-    def storage_type(self) -> pa.DataType:
-        """Type of the column."""
+    makes_objects: bool = True
+    is_immutable: bool = False
 
     @property
     @abstractmethod
@@ -95,11 +96,6 @@ class Serializer(ABC):
 
     def __hash__(self) -> int:
         return hash(self.stored)
-
-    @property
-    def makes_objects(self) -> bool:
-        """Return whether user code could change elements, as they are objects."""
-        return True
 
     @property
     def name(self) -> str:
@@ -133,11 +129,6 @@ class Serializer(ABC):
     def quick(self) -> QuickType | None:
         """The objects that `canonical` needs no column for; None if all need one."""
         return None
-
-    @property
-    def is_immutable(self) -> bool:
-        """Return whether no decoded element can be changed."""
-        return False
 
     @property
     def quick_copy(self) -> Callable[[Any], Any] | None:

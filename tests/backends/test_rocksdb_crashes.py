@@ -40,4 +40,4 @@ def test_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     if subprocess.run([*own, mount], capture_output=True, check=False).returncode != 0:
         pytest.skip("this machine doesn't allow mounting a disk")
     job = f"{sys.executable} -m jobs.rocksdb_full_disk {tmp_path}/store {tmp_path}/host"
-    assert run_to_success([*own, f"{mount} && exec {job}"]) == "all of it"
+    assert run_to_success([*own, f"{mount} && exec {job}"]) == "done"

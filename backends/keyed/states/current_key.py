@@ -11,6 +11,7 @@ the end of the batch, and before the state of many keys is used.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -35,6 +36,7 @@ _READ_ELEMENTS = 1 << 16
 _READ_GROWTH = 8
 
 
+@dataclass(slots=True, eq=False)
 class KeyCursor:
     """The keys of a batch and the current one.
 
@@ -45,15 +47,12 @@ class KeyCursor:
         namespace: The current namespace; None without one.
     """
 
-    __slots__ = ("_order", "_position", "count", "index", "keys", "namespace")
-
-    def __init__(self) -> None:
-        self.keys: Keys | None = None
-        self.count = 0
-        self.index: int | None = None
-        self.namespace: Namespace | None = None
-        self._order: Positions | None = None
-        self._position = 0
+    keys: Keys | None = None
+    count: int = 0
+    index: int | None = None
+    namespace: Namespace | None = None
+    _order: Positions | None = None
+    _position: int = 0
 
     def begin(self, keys: Keys, order: Positions | None = None) -> None:
         """Begin a batch of keys; none is current yet. If it is known, `order` has their indices in the order of `seek`."""

@@ -175,7 +175,7 @@ class Timers:
             columns = [column.take(chosen) for column in keys.columns]
             identities = Identities(sort_keys[firsts], (*columns, pa.array(times_ms[firsts])))
             self.rows.table.write(identities, (), operation)
-            self._note(int(times_ms.min()), operation)
+            self._update_earliest(int(times_ms.min()), operation)
 
     def _write(
         self,
@@ -193,7 +193,7 @@ class Timers:
         self.rows.flush()
         self.store(keys, at, times.astype(np.int64), operation)
 
-    def _note(self, time_ms: int, operation: Operation) -> None:
+    def _update_earliest(self, time_ms: int, operation: Operation) -> None:
         """Update the time of the earliest timer, after timers from this time on were written."""
         if not self._is_earliest_known:
             return

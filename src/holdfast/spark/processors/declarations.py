@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pyspark.errors import (
@@ -67,15 +67,15 @@ class DeclaredVariables:
     deleted: tuple[str, ...] = ()
 
 
+@dataclass
 class DeclarationRecorder:
     """Checks and records the declarations of a processor."""
 
-    def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
-        self._time_mode = time_mode
-        self._parse = parse
-        self._variables: dict[str, Declaration] = {}
-        self._withdrawn: list[Declaration] = []
-        self._deleted: list[str] = []
+    time_mode: str
+    parse: Callable[[str], StructType]
+    _variables: dict[str, Declaration] = field(default_factory=dict)
+    _withdrawn: list[Declaration] = field(default_factory=list)
+    _deleted: list[str] = field(default_factory=list)
 
     def declare(
         self,
@@ -140,15 +140,15 @@ class DeclarationRecorder:
                 f"Error {action}: [STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE] TTL duration must be greater than "
                 f"zero for State store operation=get_state on state={name}, got {ttl_ms}."
             )
-        if ttl_ms and self._time_mode != "processingtime":
-            mode = {"none": "NoTime", "eventtime": "EventTime"}[self._time_mode]
+        if ttl_ms and self.time_mode != "processingtime":
+            mode = {"none": "NoTime", "eventtime": "EventTime"}[self.time_mode]
             raise StatefulProcessorError(
                 f"Error {action}: [STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for "
                 f"state={name} in timeMode={mode}, use TimeMode.ProcessingTime() instead."
             )
 
     def _parse_struct(self, schema: Schema) -> StructType:
-        return self._parse(schema) if isinstance(schema, str) else _check_struct(schema, schema)
+        return self.parse(schema) if isinstance(schema, str) else _check_struct(schema, schema)
 
 
 def _invalid_name(action: str, name: str) -> StatefulProcessorError:
@@ -170,19 +170,17 @@ def _check_struct(parsed: object, given: object) -> StructType:
     )
 
 
+@dataclass
 class SchemaParser:
     """Parses schemas with Spark, and remembers them for subtasks, which have no session.
 
-    Args:
-        session: The session that parses, also one of Spark Connect; None for the classic session of this process.
-
     Attributes:
+        session: The session that parses, also one of Spark Connect; None for the classic session of this process.
         schemas: The parsed schemas by their text.
     """
 
-    def __init__(self, session: SparkSession | None = None) -> None:
-        self._session = session
-        self.schemas: dict[str, StructType] = {}
+    session: SparkSession | None = None
+    schemas: dict[str, StructType] = field(default_factory=dict)
 
     def __call__(self, text: str) -> StructType:
         if text not in self.schemas:
@@ -196,11 +194,11 @@ class SchemaParser:
         return self.schemas[text]
 
     def _data_type(self, text: str) -> DataType:
-        if self._session is None:
+        if self.session is None:
             return DataType.fromDDL(text)
         # As Spark parses schemas of processors. The public function needs a classic session, unless the whole
         # process is a client of Spark Connect.
-        return self._session._parse_ddl(text)  # noqa: SLF001
+        return self.session._parse_ddl(text)  # noqa: SLF001
 
 
 TimeMode = Literal["none", "processingtime", "eventtime"]

@@ -311,14 +311,11 @@ class RowSerializer(ArrowSerializer):
     def __init__(self, rows: Structs, dropped: Collection[str] | None) -> None:
         super().__init__(rows.arrow, Rules(dropped=dropped))
         self._rows = rows
+        self.is_immutable = rows.is_immutable
 
     @property
     def quick(self) -> QuickType:
         return QuickType(tuple)
-
-    @property
-    def is_immutable(self) -> bool:
-        return self._rows.is_immutable
 
     @property
     def quick_copy(self) -> Callable[[Any], Any] | None:
