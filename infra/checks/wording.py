@@ -37,7 +37,6 @@ PENDING = (
     "docs/how-to-use-hdfs.md",
     "docs/how-to-use-spark-connect.md",
     "docs/how-to-write-to-a-database.md",
-    "docs/proof.md",
 )
 """Beginnings of paths where the old wording has yet to go. This list only gets shorter."""
 
