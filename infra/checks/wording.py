@@ -27,7 +27,6 @@ PENDING = (
     "docs/how-to-choose-state.md",
     "docs/how-to-come-from-flink.md",
     "docs/how-to-configure.md",
-    "docs/how-to-move-a-job.md",
     "docs/how-to-move-from-transformwithstate.md",
     "docs/how-to-read-and-write-state.md",
     "docs/how-to-read-flink-savepoints.md",
