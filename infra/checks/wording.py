@@ -28,7 +28,6 @@ PENDING = (
     "docs/how-to-come-from-flink.md",
     "docs/how-to-configure.md",
     "docs/how-to-move-from-transformwithstate.md",
-    "docs/how-to-read-and-write-state.md",
     "docs/how-to-read-flink-savepoints.md",
     "docs/how-to-run-on-a-cluster.md",
     "docs/how-to-run-processors.md",
