@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 PENDING = (
-    "benchmarks/",
     "docs/commit-protocol.md",
     "docs/file-format.md",
     "docs/how-to-aggregate.md",
