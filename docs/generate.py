@@ -6,10 +6,9 @@ from holdfast.spark.settings import Setting, settings_table
 
 _HEAD = """# Settings
 
-Set them like any other setting of Spark: in `SparkSession.builder.config`, with `--conf`, or in
-`spark-defaults.conf`; or as arguments of `configure`. [How to configure](how-to-configure.md) says
-who wins. A key that is not in this table is refused. A query uses the values at its start. Wrong values are refused
-with the same message by `configure`, by commands, and when a query is made or started. `holdfast settings` prints this table.
+Set them like any other Spark setting: in `SparkSession.builder.config`, with `--conf`, in `spark-defaults.conf`, or as arguments of `configure`.
+[Configuration](how-to-configure.md) describes their precedence. Unknown keys are rejected. A query uses the values that are set when it starts. Wrong values are rejected
+with the same message by `configure`, by commands, and when a query is created or started. `holdfast settings` prints this table.
 
 | key | argument of `configure` | value | default | meaning | in Flink |
 |---|---|---|---|---|---|
