@@ -20,21 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 PENDING = (
-    "benchmarks/",
     "docs/commit-protocol.md",
     "docs/file-format.md",
-    "docs/how-to-aggregate.md",
-    "docs/how-to-choose-state.md",
-    "docs/how-to-come-from-flink.md",
-    "docs/how-to-configure.md",
-    "docs/how-to-move-from-transformwithstate.md",
     "docs/how-to-read-flink-savepoints.md",
-    "docs/how-to-run-on-a-cluster.md",
-    "docs/how-to-run-processors.md",
-    "docs/how-to-see-checkpoints.md",
-    "docs/how-to-use-event-time.md",
-    "docs/how-to-use-spark-connect.md",
-    "docs/how-to-write-to-a-database.md",
     "docs/proof.md",
     "docs/troubleshooting.md",
 )
