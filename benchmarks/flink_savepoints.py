@@ -1,12 +1,12 @@
-"""How fast are savepoints of Flink read, imported and exported, and in how much memory?
+"""Speed and memory of reading, importing and exporting Flink savepoints.
 
     python -m benchmarks.flink_savepoints --entries 2000000
     python -m benchmarks.flink_savepoints --entries 20000000 --kinds longs --forms canonical
 
-Makes savepoints with one value state each in a temporary directory: of longs by long, or of texts of some twenty
-characters by text, in the canonical form, that of the heap backend and in files of RocksDB. Each is then read, imported and exported by
-processes of their own. Speeds are entries by second of CPU time, of all threads; memory is the peak of resident
-memory above that of a process which has only loaded what is needed.
+Writes savepoints with one value state each to a temporary directory: longs by long, or strings of about twenty
+characters by string, in the canonical format, the heap backend's format and as RocksDB files. Each is then read, imported
+and exported in separate processes. Speed is entries per second of CPU time of all threads; memory is the peak resident
+memory above that of a process that has only loaded its modules.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--work", nargs=3, metavar=("WORK", "POINTER", "TARGET"))
     options = parser.parse_args()
     if options.work:
-        print(json.dumps(measured(*options.work)))
+        print(json.dumps(measure(*options.work)))
         return
     print(f"{'':26}{'MB':>8}{'CPU s':>8}{'M entries/s':>13}{'peak MB':>9}")
     for kind in options.kinds.split(","):
@@ -81,11 +81,11 @@ def run(*work: str) -> dict[str, float | str]:
     return result
 
 
-def measured(work: str, pointer: str, target: str) -> dict[str, float | str]:
-    """Do a work in this process, and say what it took."""
+def measure(work: str, pointer: str, target: str) -> dict[str, float | str]:
+    """Run an action in this process and return its figures."""
     works: dict[str, Callable[[], str]] = {
         "read": lambda: read(pointer),
-        "import": lambda: flink.import_savepoint(opened(pointer), target),
+        "import": lambda: flink.import_savepoint(open_test_savepoint(pointer), target),
         "export": lambda: flink.export_savepoint(pointer, target),
     }
     before, started_s = peak_bytes(), time.process_time()
@@ -95,17 +95,17 @@ def measured(work: str, pointer: str, target: str) -> dict[str, float | str]:
 
 
 def peak_bytes() -> int:
-    # What getrusage says is inherited from the process that has started this one.
+    # The peak of getrusage is inherited from the parent process.
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
-def opened(pointer: str) -> flink.FlinkSavepoint:
+def open_test_savepoint(pointer: str) -> flink.FlinkSavepoint:
     return flink.open_savepoint(pointer, uids=[UID])
 
 
 def read(pointer: str) -> str:
-    for _ in opened(pointer).iter_state(UID, STATE):
+    for _ in open_test_savepoint(pointer).iter_state(UID, STATE):
         pass
     return pointer
 
@@ -169,7 +169,7 @@ def write_description(file: WrittenFile, key: bytes, info: bytes) -> None:
 def write_heap(
     file: WrittenFile, key: bytes, info: bytes, kind: str, groups: list[Numbers]
 ) -> bytes:
-    """The same in the heap backend's own form, of which the library is no writer."""
+    """Write a file in the heap backend's native format, which the library only reads."""
     write_description(file, key, info)
     offsets = []
     for group, numbers in enumerate(groups):

@@ -1,12 +1,12 @@
-"""How long does a restarted job take to have its state back, next to reading the bytes?
+"""Time until a restarted job has its state back, compared with reading the bytes.
 
     python -m benchmarks.restore --mebibytes 1024 --directory /data
 
-State of a list of rows is written once, by so many subtasks, into one checkpoint. Then the plain
-read of its files, the restore from storage, the restore from local copies, and that from a worker's
-memory take turns. Each works in a new process, one subtask after the other, until all rows can be
-looked at. The figures are medians; a ratio is the median of the rounds' ratios. The files are in the
-system's cache, so the disk hides nothing.
+State of a list of rows is written once, by the given number of subtasks, into one checkpoint. Each round then runs
+the plain read of its files, the restore from storage, the restore from local copies, and that from a worker's
+memory, starting with a different one. Each runs in a new process, one subtask after the other, until all rows are
+readable. The figures are medians; a ratio is the median of the rounds' ratios. The files are in the
+system's cache, so the time of the disk does not hide differences.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.turns import Cost, in_fresh_process, print_times, take_turns, timed
+from benchmarks.rounds import Cost, in_fresh_process, measure_rounds, print_times, time_action
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.common import SYSTEM_CLOCK
@@ -52,7 +52,7 @@ TITLES = {
 
 
 def write(directory: str, *, mebibytes: int, subtasks: int, batches: int) -> None:
-    """A checkpoint with so much state, added batch by batch."""
+    """Write a checkpoint with state of the given size, added batch by batch."""
     access = _access(directory)
     access.initialize_base_locations_for_checkpoint()
     location = access.initialize_location_for_checkpoint(1)
@@ -80,7 +80,7 @@ def write(directory: str, *, mebibytes: int, subtasks: int, batches: int) -> Non
 
 def plain(directory: str) -> Cost:
     """Read the bytes of all files, one after the other, and do nothing with them."""
-    files = [file for state in _assigned(directory) for file in _files(state)]
+    files = [file for state in _load_subtasks(directory) for file in _files(state)]
 
     def read() -> None:
         for file in files:
@@ -88,12 +88,12 @@ def plain(directory: str) -> Cost:
                 if len(stream.read()) != file.size:
                     raise ValueError(file.uri)
 
-    return timed(read)[0]
+    return time_action(read)[0]
 
 
 def storage(directory: str) -> Cost:
     """Restore from the checkpoint, beginning with its metadata."""
-    return timed(lambda: [_restored(state) for state in _assigned(directory)])[0]
+    return time_action(lambda: [_restore_and_read(state) for state in _load_subtasks(directory)])[0]
 
 
 def local(directory: str) -> Cost:
@@ -107,16 +107,16 @@ def local(directory: str) -> Cost:
         clock=SYSTEM_CLOCK,
     )
     read_through = partial(files.read_through, on_read=_ignore)
-    states = [state.with_streams(read_through) for state in _assigned(directory)]
+    states = [state.with_streams(read_through) for state in _load_subtasks(directory)]
     for file in (file for state in states for file in _files(state)):
         file.open_input_stream().close()  # leaves a copy in the first round
-    return timed(lambda: [_restored(state) for state in states])[0]
+    return time_action(lambda: [_restore_and_read(state) for state in states])[0]
 
 
 def worker(directory: str) -> Cost:
     """The same, from the memory of a process that has written the state itself."""
     memory = WorkerMemory()
-    assigned = _assigned(directory)
+    assigned = _load_subtasks(directory)
     with tempfile.TemporaryDirectory(dir=directory) as again:
         access = _access(again)
         access.initialize_base_locations_for_checkpoint()
@@ -134,7 +134,7 @@ def worker(directory: str) -> Cost:
                 assert written is not None
                 _look_at(OperatorStateBackend.from_written(written))
 
-        return timed(take)[0]
+        return time_action(take)[0]
 
 
 ENGINES: dict[str, Callable[[str], Cost]] = {
@@ -146,7 +146,7 @@ ENGINES: dict[str, Callable[[str], Cost]] = {
 
 
 def main() -> None:
-    """Write, let all take turns, print."""
+    """Write the state, measure all rounds and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--mebibytes", type=int, default=1024, help="size of the state")
     parser.add_argument("--subtasks", type=int, default=4)
@@ -164,7 +164,7 @@ def main() -> None:
             ),
             directory,
         )
-        rounds = take_turns(
+        rounds = measure_rounds(
             dict(ENGINES),
             lambda engine: {_ACTION: in_fresh_process(engine, directory)},
             arguments.rounds,
@@ -178,8 +178,8 @@ def _access(directory: str) -> FileSystemCheckpointStorageAccess:
     return FileSystemCheckpointStorage(f"file://{directory}").create_checkpoint_storage(_JOB)
 
 
-def _assigned(directory: str) -> tuple[StoredSubtask, ...]:
-    """What the subtasks of a restarted job are restored from."""
+def _load_subtasks(directory: str) -> tuple[StoredSubtask, ...]:
+    """Load the stored state of each subtask from the latest checkpoint."""
     last = latest_checkpoint(f"file://{directory}", job_id=_JOB)
     if last is None:
         raise ValueError(f"no checkpoint in {directory}")
@@ -191,7 +191,7 @@ def _files(state: StoredSubtask) -> list[FileStateHandle]:
     return [stream for stream in state.streams() if isinstance(stream, FileStateHandle)]
 
 
-def _restored(state: StoredSubtask) -> OperatorStateBackend:
+def _restore_and_read(state: StoredSubtask) -> OperatorStateBackend:
     return _look_at(OperatorStateBackend.restore(state.managed_operator))
 
 

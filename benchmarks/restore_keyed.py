@@ -1,15 +1,15 @@
-"""How long does a restarted job take to have its keyed state back from RocksDB's files, next to downloading the same files?
+"""Time until a restarted job has its keyed state back from RocksDB files, compared with downloading these files.
 
     python -m benchmarks.restore_keyed --keys 10000000 --value-bytes 100
     python -m benchmarks.restore_keyed --keys 10000000 --server minio
     python -m benchmarks.restore_keyed --keys 1000000 --server minio --delay-ms 50 --threads 1,4,16
 
-State of so many keys is written once, and has one checkpoint, in a directory or on one of the servers of `infra/s3`. Then
-opening it on a host that has none of its files, until the first value was looked up, takes turns with a plain download of
-the same files to the same disk: by boto3 from a server, else by reading and writing them; as many at a time as the state
-may fetch at a time. Each works in a new process. With `--delay-ms` a proxy in a process of its own holds each request for so
-long, which is what a store that is far away does. Figures are medians, ratios are the median of the rounds' ratios: above 1
-where opening is slower.
+State with the given number of keys is written once, with one checkpoint, to a directory or to one of the servers of
+`infra/s3`. Each round then opens it on a host without its files, until the first value is read, and downloads the same
+files to the same disk: with boto3 from a server, else by reading and writing them, with the same concurrency as the
+state. Each runs in a new process, and another one starts each round. With `--delay-ms` a proxy in a separate process
+delays each request by that time, like a distant store. Figures are medians, ratios are the median of the rounds'
+ratios: above 1 where opening is slower.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.rounds import Cost, in_fresh_process, measure_rounds, print_times, time_action
 from benchmarks.s3.peers import client_of
-from benchmarks.s3.server import started
+from benchmarks.s3.server import run_server
 from benchmarks.s3.works import Bucket
-from benchmarks.turns import Cost, in_fresh_process, print_times, take_turns, timed
 from holdfast.backends.descriptors import ValueStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend, RocksDBSettings, open_tables
 from holdfast.backends.keys import KeyGroupRange
@@ -58,7 +58,7 @@ def write(root: str, bucket: Bucket | None, handle_path: str, keys: int, value_b
     access = FileSystemCheckpointStorage(root, inline_threshold=0).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
     with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as local:
-        backend = _opened([], local, RocksDBSettings())
+        backend = _open_backend([], local, RocksDBSettings())
         values = backend.get_state(_VALUES).columns
         random = np.random.default_rng(1)
         for begin in range(0, keys, _STEP_ROWS):
@@ -78,24 +78,25 @@ def write(root: str, bucket: Bucket | None, handle_path: str, keys: int, value_b
 
 
 def holdfast(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
-    """Open the state where none of its files are, and look a key up."""
+    """Open the state on a host without its files, and look up a key."""
     _use(bucket)
     handle = _handle(handle_path)
     with handle.manifest.open_input_stream() as stream:
         stream.read(1)  # imports and connects
 
     with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as directory:
-        empty = _opened([], directory, RocksDBSettings())  # a worker has loaded all that before
+        # a worker has loaded all these modules before
+        empty = _open_backend([], directory, RocksDBSettings())
         empty.get_state(_VALUES).columns.get(empty.keys([pa.array([0])]))
         empty.close()
 
     def restore(directory: str) -> Any:
-        backend = _opened([handle], directory, RocksDBSettings(transfer_threads=threads))
+        backend = _open_backend([handle], directory, RocksDBSettings(transfer_threads=threads))
         value = backend.get_state(_VALUES).columns.get(backend.keys([pa.array([0])]))
         return backend, value
 
     with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as directory:
-        cost, (backend, value) = timed(partial(restore, directory))
+        cost, (backend, value) = time_action(partial(restore, directory))
         if value.null_count:
             raise ValueError("the key is lost")
         backend.close()
@@ -133,12 +134,12 @@ def plain(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
             list(pool.map(partial(fetch, directory=directory), streams))
 
     with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as directory:
-        return timed(partial(download, directory))[0]
+        return time_action(partial(download, directory))[0]
 
 
 @contextmanager
-def _delayed(bucket: Bucket | None, delay_ms: float) -> Iterator[Bucket | None]:
-    """The bucket, each of whose requests takes so long more."""
+def _delay_requests(bucket: Bucket | None, delay_ms: float) -> Iterator[Bucket | None]:
+    """Yield the bucket through a proxy that delays each request."""
     if bucket is None or not delay_ms:
         yield bucket
         return
@@ -161,7 +162,7 @@ def _serve_delayed(endpoint: str, delay_ms: float, sender: Any) -> None:
         threading.Event().wait()  # until the process is killed
 
 
-def _opened(
+def _open_backend(
     handles: list[SegmentsStateHandle], directory: str, settings: RocksDBSettings
 ) -> KeyedStateBackend:
     tables = open_tables(_GROUPS, handles, backend="rocksdb", directory=directory, rocksdb=settings)
@@ -186,20 +187,20 @@ def _use(bucket: Bucket | None) -> None:
 
 
 def main() -> None:
-    """Write, let both take turns, print."""
+    """Write the state, measure all rounds and print the table."""
     options = _options()
     with (
         tempfile.TemporaryDirectory(dir=options.directory) as directory,
-        started(options.server) if options.server else nullcontext() as server,
+        run_server(options.server) if options.server else nullcontext() as server,
         server.new_bucket() if server else nullcontext() as bucket,
     ):
         root = f"s3://{bucket.name}/state" if bucket else f"file://{directory}/state"
         handle_path = f"{directory}/handle"
         size = in_fresh_process(write, root, bucket, handle_path, options.keys, options.value_bytes)
         print(f"{options.keys} keys, values of {options.value_bytes} bytes: {size >> 20} MiB")
-        with _delayed(bucket, options.delay_ms) as far:
+        with _delay_requests(bucket, options.delay_ms) as far:
             for threads in options.threads:
-                rounds = take_turns(
+                rounds = measure_rounds(
                     {"plain": plain, "holdfast": holdfast},
                     partial(_costs_of, far, handle_path, threads),
                     options.rounds,

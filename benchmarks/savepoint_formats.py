@@ -1,10 +1,10 @@
-"""What does a row of keyed state cost in a canonical savepoint, next to a native one?
+"""Cost of a row of keyed state in a canonical savepoint, compared with a native one.
 
     python -m benchmarks.savepoint_formats --rows 1000000
 
-A backend counts and adds up by key: all keys are written at once, then 100,000 of them in each of so many batches.
-Then its state is copied as native savepoints do it, and written in the canonical form, by turns, each in a new
-process, on local disk. Figures are the CPU time of all threads for each key, and the most memory that writing has taken.
+A backend counts and adds up by key: all keys are written at once, then 100,000 of them in each batch.
+Each round then copies its state like a native savepoint and writes it in the canonical format, each in a new
+process, on local disk. Figures are the CPU time of all threads per key, and the peak memory of the write.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.turns import in_fresh_process, timed
+from benchmarks.rounds import in_fresh_process, time_action
 from holdfast.backends import ReducingStateDescriptor
 from holdfast.backends.keyed import (
     BACKEND_NAMES,
@@ -85,13 +85,13 @@ def save(directory: str, backend: BackendName, format: str, number: int) -> tupl
 
     action = native if format == "native" else canonical
     action(_location(directory, number))  # what is loaded with the first savepoint doesn't count
-    cost, written = timed(partial(action, _location(directory, number + 1)))
+    cost, written = time_action(partial(action, _location(directory, number + 1)))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return cost.cpu_s, after - before, written.size
 
 
 def main() -> None:
-    """Write, let both formats take turns, print."""
+    """Write the state, measure both formats in each round and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="number of keys")
     parser.add_argument("--batches", type=int, default=20)
@@ -106,9 +106,9 @@ def main() -> None:
                 partial(write, rows=arguments.rows, batches=arguments.batches), directory, backend
             )
             figures: dict[str, list[tuple[float, int, int]]] = {name: [] for name in _FORMATS}
-            for turn in range(arguments.rounds):
+            for round_ in range(arguments.rounds):
                 for place, format in enumerate(_FORMATS):
-                    number = 1_000 + 4 * turn + 2 * place
+                    number = 1_000 + 4 * round_ + 2 * place
                     figures[format].append(
                         in_fresh_process(save, directory, backend, format, number)
                     )

@@ -1,12 +1,11 @@
-"""How fast are checkpoints on a local disk, next to the bare system calls and to Flink itself?
+"""Speed of checkpoints on a local disk, compared with bare system calls and with Flink.
 
     python benchmarks/state_files.py --rounds 5 --directory /data
 
-Holdfast, Flink and the bare calls take turns, piece by piece and round by round, in one
-directory. Everybody works at the defaults: Flink syncs its files but not their directory, which
-Holdfast does besides. The figures are medians; a ratio is the median of the rounds' ratios, above
-1 where Holdfast is faster. Everybody has warmed up before. Leave some minutes between two runs on
-ext4 (see `PHASES`).
+In each round Holdfast, Flink and the bare calls run every workload once, in one directory, starting with a
+different one. All use their defaults: Flink syncs its files but not their directory, Holdfast syncs both.
+The figures are medians; a ratio is the median of the rounds' ratios, above 1 where Holdfast is faster.
+All are warmed up first. Leave some minutes between two runs on ext4 (see `PHASES`).
 
 Flink's jars are in a Python package, and a JDK 17 has to be on the path:
 
@@ -56,7 +55,7 @@ FILE_BYTES = 32 << 10
 INLINE_BYTES = 1 << 10
 THREADS = 8
 REPEATS = 10
-"""How often works that take milliseconds run in each round; their median is the round's figure."""
+"""Runs per round of workloads that take milliseconds; their median is the round's figure."""
 WARM_UP = 3
 
 Durations = list[float]
@@ -64,13 +63,13 @@ Durations = list[float]
 
 
 class Work(NamedTuple):
-    """Something that every side does.
+    """A workload that every side runs.
 
     Attributes:
-        name: What the sides call it.
+        name: Its name on all sides.
         parts: Titles of its parts.
-        numbers: What it is run with.
-        repeats: How often in a round.
+        numbers: Arguments of the run.
+        repeats: Runs per round.
     """
 
     name: str
@@ -90,15 +89,15 @@ PHASES = [
     [Work("empty", ["an empty checkpoint"], [], REPEATS)],
     [Work("dispose", ["dispose of 1,000 files"], [], 2)],
 ]
-"""All rounds of one phase come before the next. What deletes comes last: whenever ext4 makes a file
-it looks at each inode that was deleted in the last minutes, half a millisecond for a thousand."""
+"""All rounds of one phase come before the next. Workloads that delete come last: whenever ext4 creates a file
+it looks at each inode deleted in the last minutes, half a millisecond for a thousand."""
 
 
 class Side(Protocol):
-    """Somebody who does the works."""
+    """An implementation of the workloads."""
 
     def run(self, work: str, numbers: list[int], /) -> Durations | None:
-        """Do it once. None if this side does not do such a thing."""
+        """Run a workload once; None if this side does not support it."""
         ...
 
 
@@ -263,12 +262,12 @@ class Flink:
         for line in self._process.stdout:
             if line.startswith("ns "):  # anything else is a logger's
                 return [int(word) / 1e9 for word in line.split()[1:]]
-        message = "Flink's part has ended; its reason stands above"
+        message = "Flink's part has ended; the reason is printed above"
         raise RuntimeError(message)
 
 
 def main() -> None:
-    """Take turns and print the table."""
+    """Measure all rounds and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -289,7 +288,7 @@ def main() -> None:
                 "Holdfast": Holdfast(new_directory(directory, "holdfast")),
             }
             if jars is None:
-                print("no Flink here (see --help): our own figures and the raw ones alone\n")
+                print("no Flink here (see --help): only Holdfast and the bare calls are measured\n")
             else:
                 flink = stack.enter_context(Flink(new_directory(directory, "flink"), jars))
                 sides["Flink"] = flink
@@ -312,14 +311,14 @@ def main() -> None:
 
 
 def measure(sides: dict[str, Side], works: list[Work], number: int) -> list[dict[str, Durations]]:
-    """One round: for each work the seconds of its parts by side. Another one begins each time."""
+    """Run one round: return the seconds of each workload's parts by side. Rounds start with different sides."""
     names = list(sides)
-    turn = number % len(names)
+    first = number % len(names)
     rounds = []
     for work in works:
         row: dict[str, Durations] = {}
-        for name in names[turn:] + names[:turn]:
-            os.sync()  # nobody pays for what another one left behind
+        for name in names[first:] + names[:first]:
+            os.sync()  # no side pays for the writes of another
             runs = [sides[name].run(work.name, work.numbers) for _ in range(work.repeats)]
             parts = zip(*(run for run in runs if run), strict=True)
             row[name] = [statistics.median(part) for part in parts]
@@ -363,7 +362,7 @@ def others(names: list[str]) -> list[str]:
 
 
 def write_state(location: CheckpointStorageLocation, chunks: Iterable[bytes]) -> object:
-    """Write one state of our own; its handle."""
+    """Write one state with Holdfast and return its handle."""
     stream = location.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE)
     with stream:
         for chunk in chunks:

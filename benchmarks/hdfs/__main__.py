@@ -1,20 +1,20 @@
-"""How fast do state files get into HDFS and back, next to what others use?
+"""Speed of writing and reading state files on HDFS, compared with other clients.
 
     python -m benchmarks.hdfs
     python -m benchmarks.hdfs --rounds 10 --works files,stream --engines holdfast,hdfs-native
 
 It starts the servers of `infra/hdfs`, a NameNode and two DataNodes on this machine, and stops them.
-All engines take turns round by round on the same data; another one begins each time. Everybody has
-warmed up before by doing the whole work once, and what he wrote then was read back with another
-client. Blocks of deleted files are gone before the next round.
+In each round every engine runs once on the same data, starting with a different one. To warm up, each
+engine runs the whole workload once, and another client reads and verifies the files.
+Blocks of deleted files are removed before the next round.
 Figures are medians; a ratio in brackets is the median of the rounds' ratios to the first engine,
-above 1 where the first one is faster or needs less.
+above 1 where the first engine is faster or needs less.
 
-Holdfast syncs each block of a file before it closes it, which the others do in their columns
-`+hsync`. What is published is written beside, closed, and renamed to a name that must be free. Holdfast and
-hdfs-native work in this process, Hadoop's own client in a JVM that runs all the time; each times
-itself. The processors' seconds leave out those of the servers. Memory is measured in a fresh
-process for each engine. One that can't be had or fails is left out, with its reason.
+Holdfast syncs each block of a file before it closes it; the others do so in the columns
+`+hsync`. A published file is written under a temporary name, closed, and renamed to a name that must be free.
+Holdfast and hdfs-native run in this process, Hadoop's client in a JVM that stays up; each times
+itself. CPU seconds exclude the servers. Memory is measured in a fresh process for each engine.
+An engine that is unavailable or fails is left out, and the reason is printed.
 """
 
 import argparse
@@ -33,18 +33,18 @@ from hdfs_native import Client
 from benchmarks.hdfs.engines import JVM, PYTHON, TITLES, growth_bytes_of
 from benchmarks.hdfs.jvm import Jvm, jvm
 from benchmarks.hdfs.python import Threads
-from benchmarks.hdfs.server import Server, started
+from benchmarks.hdfs.server import Server, run_servers
 from benchmarks.hdfs.works import BLOCK_BYTES, WORKS, Engine, Work, chunks, content
-from benchmarks.turns import (
+from benchmarks.rounds import (
     Cost,
     LeftOutError,
     in_fresh_process,
     left_out_on_failure,
+    measure_rounds,
     print_header,
     print_row,
     print_times,
     some_of,
-    take_turns,
 )
 
 DATA_BYTES = 16 << 20
@@ -54,17 +54,17 @@ PARTS = ("times", "memory")
 
 
 def main() -> None:
-    """Take turns and print the tables."""
+    """Measure all rounds and print the tables."""
     options = _options()
     with ExitStack() as stack:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-benchmark-"))
         data = Path(temporary) / "data"
         data.write_bytes(os.urandom(DATA_BYTES))
-        server = stack.enter_context(started())
+        server = stack.enter_context(run_servers())
         engines = _engines(options.engines, server, data, stack)
         if "times" in options.parts:
             for work in options.works:
-                _take_turns(work, engines, options.rounds, server, data)
+                _measure_rounds(work, engines, options.rounds, server, data)
         if "memory" in options.parts:
             _print_memory([name for name in engines if name in PYTHON], server.uri, data)
 
@@ -105,7 +105,7 @@ def _engines(names: list[str], server: Server, data: Path, stack: ExitStack) -> 
     return engines
 
 
-def _take_turns(
+def _measure_rounds(
     work: Work, engines: dict[str, Engine], rounds: int, server: Server, data: Path
 ) -> None:
     client = Client(server.uri)
@@ -124,14 +124,14 @@ def _take_turns(
             client.delete(directories.pop(), recursive=True)
         server.wait_until_empty()
 
-    take = partial(take_turns, engines, titles=TITLES, after_round=clean_up)
+    take = partial(measure_rounds, engines, titles=TITLES, after_round=clean_up)
     take(partial(costs_of, verified=True), rounds=1)
     if growths := take(partial(costs_of, verified=False), rounds=rounds):
         print_times(work.title, growths, work.actions, TITLES)
 
 
 def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
-    """Compare what has been written with what should have been, and how it lies there.
+    """Compare the content and the layout of the written files with the expected ones.
 
     Raises:
         LeftOutError: It differs.

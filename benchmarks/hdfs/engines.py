@@ -1,4 +1,4 @@
-"""Which engines there are."""
+"""The engines."""
 
 import uuid
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from hdfs_native import Client
 
 from benchmarks.hdfs.python import HdfsNative, Holdfast, Store, Threads
 from benchmarks.hdfs.works import Work
-from benchmarks.turns import peak_growth_bytes
+from benchmarks.rounds import peak_growth_bytes
 
 PYTHON: dict[str, Callable[[str], Store]] = {
     "holdfast": Holdfast,
     "hdfs-native": partial(HdfsNative, hsync=False),
     "hdfs-native+hsync": partial(HdfsNative, hsync=True),
 }
-"""Makes of the file system's URI the stores of engines that work in this process."""
+"""Factories of the stores of in-process engines, called with the URI of the file system."""
 
 JVM = {"jvm": False, "jvm+hsync": True}
-"""Whether engines in the JVM sync."""
+"""The engines in the JVM; True for one that syncs."""
 
 TITLES = {
     "holdfast": "Holdfast",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 
 from benchmarks.hdfs.works import BLOCK_BYTES, CHUNK_BYTES, Work
-from benchmarks.turns import Cost, LeftOutError
+from benchmarks.rounds import Cost, LeftOutError
 
 _SOURCE = Path(__file__).parent / "HadoopClient.java"
 _JARS = Path(pyspark.__file__).parent / "jars"
@@ -40,7 +40,7 @@ class Jvm:
                 return Cost(int(wall) / 1e9, int(cpu) / 1e9)
             if kind == "failed":
                 raise LeftOutError(rest)
-        raise LeftOutError("its JVM has ended; the reason stands above")
+        raise LeftOutError("its JVM has ended; the reason is printed above")
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def jvm(uri: str, conf_dir: Path, data: Path) -> Iterator["subprocess.Popen[str]
     ) as process:
         try:
             if process.stdout is None or not any(line == "ready\n" for line in process.stdout):
-                raise LeftOutError("its JVM has ended; the reason stands above")
+                raise LeftOutError("its JVM has ended; the reason is printed above")
             yield process
         finally:
             process.terminate()

@@ -8,12 +8,12 @@ from typing import Protocol
 from hdfs_native import Client
 
 from benchmarks.hdfs.works import BLOCK_BYTES, CHUNK_BYTES, Work, chunks, content
-from benchmarks.turns import Cost, LeftOutError, timed_in_threads
+from benchmarks.rounds import Cost, LeftOutError, time_in_threads
 from holdfast.locations.adapters import file_system_for
 
 
 class Store(Protocol):
-    """Where one file goes, and comes from. Paths are absolute, without the file system."""
+    """Writes and reads single files. Paths are absolute, without scheme and authority."""
 
     def write(self, path: str, data: Iterable[bytes]) -> None:
         """Make a file of these chunks."""
@@ -32,8 +32,8 @@ class Threads:
     """An engine: a store, and threads of this process.
 
     Args:
-        store: Where the files go.
-        data: Path of the file with what is written.
+        store: Destination of the files.
+        data: Path of the file with the content to write.
     """
 
     def __init__(self, store: Store, data: Path) -> None:
@@ -41,7 +41,7 @@ class Threads:
         self._content = content(data.read_bytes())
 
     def run(self, action: str, work: Work, directory: str) -> Cost:
-        in_threads = partial(timed_in_threads, work.threads)
+        in_threads = partial(time_in_threads, work.threads)
         paths = work.paths(directory)
         match action:
             case "write":

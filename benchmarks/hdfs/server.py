@@ -1,4 +1,4 @@
-"""The servers to measure on, and what lies on their disks."""
+"""The HDFS servers under test, and the files on their disks."""
 
 import os
 import shlex
@@ -14,14 +14,14 @@ from pathlib import Path
 _INFRA = Path(__file__).parents[2] / "infra" / "hdfs"
 
 _UNAVAILABLE = 3
-"""What `infra/hdfs/start` exits with where there can be no servers."""
+"""Exit code of `infra/hdfs/start` on machines where the servers cannot run."""
 
 _LONGEST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What `infra/hdfs/start` has printed."""
+    """Connection data printed by `infra/hdfs/start`."""
 
     uri: str
     conf_dir: Path
@@ -30,7 +30,7 @@ class Server:
     def wait_until_empty(self) -> None:
         """Wait until the DataNodes have removed all blocks: they do so seconds after a delete.
 
-        Not for ever: one of a file that was deleted at once may stay until the next full report.
+        The wait has a limit: a block of a file deleted right after its creation may stay until the next full report.
         """
         deadline = time.monotonic() + _LONGEST_S
         while any(self.directory.glob("data*/current/**/blk_*")) and time.monotonic() < deadline:
@@ -38,10 +38,10 @@ class Server:
 
 
 @contextmanager
-def started() -> Iterator[Server]:
-    """A NameNode and two DataNodes that run until the block is left, whatever ends it.
+def run_servers() -> Iterator[Server]:
+    """Run a NameNode and two DataNodes until the block is left, for whatever reason.
 
-    Ctrl-C is for this process alone: they are in sessions of their own, as is what stops them.
+    Ctrl-C reaches only this process: the servers and the script that stops them run in separate sessions.
     """
     known = dict(word.split("=", 1) for word in shlex.split(_start()))
     try:
@@ -67,13 +67,13 @@ def _start() -> str:
         try:
             printed, _ = start.communicate()
         except BaseException:
-            start.send_signal(signal.SIGINT)  # it stops what it has started
+            start.send_signal(signal.SIGINT)  # it stops the servers that it has started
             start.wait()
             raise
     if start.returncode == _UNAVAILABLE:
-        sys.exit("HDFS can't be had here; the reason stands above")
+        sys.exit("HDFS is not available here; the reason is printed above")
     if start.returncode:
-        sys.exit("HDFS did not start; the reason stands above")
+        sys.exit("HDFS did not start; the reason is printed above")
     return printed
 
 

@@ -1,23 +1,23 @@
-"""What is done, and what an engine has to be able to do."""
+"""The workloads, and the interface of an engine."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.turns import Cost
+from benchmarks.rounds import Cost
 
 CHUNK_BYTES = 1 << 20
 
 BLOCK_BYTES = 128 << 20
-"""Hadoop's default. Who syncs does it at the end of each block: only the current one is synced."""
+"""Hadoop's default. Engines that sync do so at the end of each block: hsync covers only the current block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """So many files of so many bytes, by so many threads.
+    """A workload: number and size of its files, and number of threads.
 
     Attributes:
-        actions: What is done with them, in order; `write` and `publish` make them.
+        actions: Actions on the files, in order; `write` and `publish` create them.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Engine(Protocol):
     """One way to write, read and publish files in HDFS."""
 
     def run(self, action: str, work: Work, directory: str) -> Cost:
-        """Do one action of a work in a directory that is there, and was empty before the first.
+        """Run one action of a workload in an existing directory, empty before the first action.
 
         Raises:
-            LeftOutError: It can't, or has read something else than what it had written.
+            LeftOutError: The engine does not support the action, or read other bytes than it wrote.
         """
         ...
 
@@ -58,6 +58,6 @@ def content(data: bytes) -> list[bytes]:
 
 
 def chunks(content: list[bytes], file_bytes: int) -> Iterator[bytes]:
-    """What a file consists of: the content, over and over."""
+    """Yield the chunks of a file: the content, repeated."""
     for number, begin in enumerate(range(0, file_bytes, CHUNK_BYTES)):
         yield content[number % len(content)][: file_bytes - begin]

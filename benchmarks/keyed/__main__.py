@@ -1,39 +1,39 @@
-"""How fast is keyed state, next to RocksDB, to a dictionary of Python and to Flink's own backends?
+"""Speed of keyed state, compared with RocksDB, a Python dictionary and Flink's backends.
 
     make bench-keyed
     python -m benchmarks.keyed --flink-jars flink-libraries
     python -m benchmarks.keyed --only batches --keys 1k,100k --types integers --rounds 3
     python -m benchmarks.keyed --only batches --types integers --spreads uniform --picture picture.svg
 
-Each engine is a process of its own; they take turns, another one first in each round, on the same batches
-from the same files, and the totals of everybody are compared with what they have to be. The machine is
-noisy, so the first figure is processor time: of all threads of the process, with what they do between
-batches, such as merging and collecting garbage. Time by the clock stands besides.
+Each engine runs in a separate process. In each round every engine processes the same batches, read from the same
+files, starting with a different engine; all totals are checked. The main figure is CPU time, since the machine is
+noisy: of all threads of the process, including the work between batches, such as merging and garbage collection.
+Wall-clock time is printed as well.
 
-- `batches`: rows and the sum of values by key, batches of 100 k rows, a snapshot on disk after each. Those
-  that store all their state with each snapshot (Flink's heap, Holdfast's heap) take one a turn, and it
-  counts as if there was one after each batch; their step `count` alone is what they cost without. Then bytes
-  written, memory, and the state opened anew.
+- `batches`: count and sum of values by key, batches of 100 k rows, a snapshot to disk after each. Engines whose
+  snapshots store the whole state (Flink's heap, Holdfast's heap) take one per round, and it
+  counts as if there was one after each batch; their step `count` is the cost without snapshots. Then bytes
+  written, memory, and the time to reopen the state.
 - `worst`: the slowest of 300 batches at 1 M keys.
-- `access`: the same key by key, from a function: `value()`, `update()`; no key comes twice in a batch.
-- `maps`: ten entries each; put, got, listed.
-- `timers`: registered in batches; a tenth of them fires, then nothing, then all that are left.
+- `access`: the same key by key, from a function: `value()`, `update()`; the keys of a batch are distinct.
+- `maps`: ten entries each; put, get, list.
+- `timers`: registered in batches; a tenth of them fires, then nothing, then the rest.
 - `rescale`: two subtasks become three: opened, and the first batch looked up.
-- `limit`: a state four times as large as the memory that the process may use, its mapped files included.
+- `limit`: a state four times as large as the memory limit of the process, which includes its mapped files.
 
-`holdfast-reopened` opens its state anew with each batch, as a task of Spark does in a worker that has run one before; the
+`holdfast-reopened` reopens its state for each batch, as a Spark task does in a worker that has run one before; the
 others keep theirs open.
 
-RocksDB is rocksdict with what makes it fastest here: keys sorted, whole batches, no log, no compression,
-filters, a cache of 512 MiB. A snapshot of it is a flush, nothing is copied, so that only the step `count` is the same
-work as Holdfast's. With checkpoints (`rocksdb-checkpointed`) the whole batch is: what is new is copied and synced, too; `rocksdb-shuffled` has got its
-keys in no order besides. Keys of
-`rocksdb-hashed` begin with key group and hash besides, as those of whoever can be rescaled. A dictionary stores nothing: it
-is what a function in Python costs at least. Flink gets keys as Java's objects already, and 512 MiB of managed
-memory for RocksDB; its snapshots are incremental there. What a driver does, which is to delete files that no
-checkpoint needs, is in nobody's figures. Columnar tables are opened with their segments still on the machine.
+RocksDB is rocksdict with the fastest settings for this workload: sorted keys, whole batches, no log, no compression,
+filters, a cache of 512 MiB. Its snapshot is a flush without copies, so only the step `count` is the same work as
+Holdfast's. `rocksdb-checkpointed` takes checkpoints, new files are copied and synced, so the whole batch is the same
+work; `rocksdb-shuffled` also gets its keys in random order. Keys of `rocksdb-hashed` also start with key group and hash,
+which a backend needs for rescaling. A dictionary stores nothing: it is the minimum cost of a function in Python. Flink
+gets keys as Java objects, and 512 MiB of managed memory for RocksDB; its snapshots are incremental there. No figure
+includes the work of a driver, which deletes files that no checkpoint needs. Columnar tables are opened with their
+segments still on the machine.
 
-Flink's jars are in a Python package, and a JDK 17 has to be on the path; `make bench-keyed` sees to the jars.
+Flink's jars are in a Python package, and a JDK 17 has to be on the path; `make bench-keyed` downloads the jars.
 """
 
 import argparse
@@ -48,8 +48,8 @@ from benchmarks.keyed import parts, report
 from benchmarks.keyed.picture import draw
 from benchmarks.keyed.sides import HOLDFAST, SIDES
 from benchmarks.keyed.works import KEY_TYPES, SPREADS, Work, short
+from benchmarks.rounds import LeftOutError, some_of
 from benchmarks.state_files import flink_jars, flink_version
-from benchmarks.turns import LeftOutError, some_of
 
 PARTS = ("batches", "worst", "access", "maps", "timers", "rescale", "limit")
 ROW_BYTES = 32
@@ -58,7 +58,7 @@ _UNITS = {"k": 1_000, "M": 1_000_000}
 
 
 def main() -> None:
-    """Take turns and print the tables."""
+    """Measure all rounds and print the tables."""
     arguments = _arguments()
     jars = flink_jars(arguments.flink_jars)
     version = f", Flink {flink_version(jars)}" if jars else ""
@@ -90,10 +90,10 @@ def _batches(
         for type in arguments.types:
             for keys in arguments.keys:
                 work = Work(keys, type, spread, arguments.rows)
-                sides = parts.counted(work, options)
+                sides = parts.count_rows(work, options)
                 report.print_counted(work, sides)
-                summary.add_turns(work.title, sides, report.cpu_of_batch)
-                summary.add_turns("  count alone", sides, report.step_cpu("count"))
+                summary.add_rounds(work.title, sides, report.cpu_of_batch)
+                summary.add_rounds("  count only", sides, report.step_cpu("count"))
                 if (spread, type) == (arguments.spreads[0], arguments.types[0]):
                     for name, side in sides.items():
                         points.setdefault(name, {})[keys] = report.mean_cpu_s(side) * 1e3
@@ -109,21 +109,21 @@ def _worst(arguments: argparse.Namespace, options: parts.Options, summary: repor
     total = arguments.worst_batches
     batches = min(30, total)
     many = replace(options, rounds=max(1, total // batches), batches=batches)
-    sides = parts.counted(work, many, "worst")
+    sides = parts.count_rows(work, many, "worst")
     report.print_worst(work, sides)
-    summary.add_turns(f"{total} batches, {work.title}", sides, report.cpu_of_batch)
+    summary.add_rounds(f"{total} batches, {work.title}", sides, report.cpu_of_batch)
 
 
 def _access(arguments: argparse.Namespace, options: parts.Options, summary: report.Summary) -> None:
     work = _middle(arguments)
-    sides, keys = parts.accessed(work, options)
+    sides, keys = parts.access_keys(work, options)
     report.print_accessed(work, sides, keys)
-    summary.add_turns(f"key by key, {short(work.keys)} keys", sides, report.cpu_of_batch)
+    summary.add_rounds(f"key by key, {short(work.keys)} keys", sides, report.cpu_of_batch)
 
 
 def _timers(arguments: argparse.Namespace, options: parts.Options, summary: report.Summary) -> None:
     work = _middle(arguments)
-    sides = parts.timed_out(work, options)
+    sides = parts.fire_timers(work, options)
     per_row, per_due = 1e9 / min(work.rows, work.keys), 1e9 / (work.keys / 10)
     report.print_per_step(
         f"{short(work.keys)} timers, {work.type}: by timer, but where nothing fires and the snapshot by action",
@@ -132,12 +132,12 @@ def _timers(arguments: argparse.Namespace, options: parts.Options, summary: repo
         | {"fire nothing": (1e3, "ms"), "snapshot": (1e3, "ms")},
     )
     for step in ("register", "fire"):
-        summary.add_turns(f"{step} timers", sides, report.step_cpu(step))
+        summary.add_rounds(f"{step} timers", sides, report.step_cpu(step))
 
 
 def _maps(arguments: argparse.Namespace, options: parts.Options, summary: report.Summary) -> None:
     work = _middle(arguments)
-    sides = parts.mapped(work, options)
+    sides = parts.access_maps(work, options)
     per_row = 1e9 / work.rows
     title = f"{short(work.keys)} entries of {short(work.keys / parts.ENTRIES)} keys, {work.type}"
     steps = dict.fromkeys(("put_entries", "get_entries"), (per_row, "ns an entry"))
@@ -145,28 +145,28 @@ def _maps(arguments: argparse.Namespace, options: parts.Options, summary: report
     steps |= {"list_entries": (listed, "ns an entry"), "snapshot": (1e3, "ms")}
     report.print_per_step(title, sides, steps)
     for step in ("put_entries", "get_entries", "list_entries"):
-        summary.add_turns(step.replace("_", " "), sides, report.step_cpu(step))
+        summary.add_rounds(step.replace("_", " "), sides, report.step_cpu(step))
 
 
 def _rescale(
     arguments: argparse.Namespace, options: parts.Options, summary: report.Summary
 ) -> None:
     work = _middle(arguments)
-    sides = parts.rescaled(work, options)
+    sides = parts.rescale(work, options)
     title = f"{work.title}: two subtasks become three"
     steps = {"open three": (1e3, "ms"), "first look-up": (1e3, "ms")}
     report.print_per_step(title, sides, steps)
-    summary.add_turns("rescale 2 to 3", sides, report.cpu_of_batch)
+    summary.add_rounds("rescale 2 to 3", sides, report.cpu_of_batch)
 
 
 def _limit(arguments: argparse.Namespace, options: parts.Options, summary: report.Summary) -> None:
     limit_bytes = arguments.limit_mib << 20
     work = Work(4 * limit_bytes // ROW_BYTES, "integers", "uniform", arguments.rows)
-    sides, most = parts.limited(work, options, limit_bytes)
+    sides, peak_bytes = parts.count_in_limited_memory(work, options, limit_bytes)
     print(f"\nmemory is limited to {arguments.limit_mib} MiB; the state is 4 times that")
     report.print_counted(work, sides)
-    report.print_row("most memory, MB", [f"{count / 1e6:.0f}" for count in most.values()])
-    summary.add_turns("4 times the memory", sides, report.cpu_of_batch)
+    report.print_row("peak memory, MB", [f"{count / 1e6:.0f}" for count in peak_bytes.values()])
+    summary.add_rounds("4 times the memory", sides, report.cpu_of_batch)
 
 
 _PARTS: dict[str, Callable[[argparse.Namespace, parts.Options, report.Summary], None]] = {
@@ -224,7 +224,7 @@ def _arguments() -> argparse.Namespace:
         help="1k,100k,1M,10M",
     )
     parser.add_argument(
-        "--rounds", type=int, default=5, help="turns of each, after that to warm up"
+        "--rounds", type=int, default=5, help="measured rounds, after one to warm up"
     )
     parser.add_argument("--batches", type=int, default=8, help="of a turn")
     parser.add_argument("--rows", type=int, default=100_000, help="of a batch")

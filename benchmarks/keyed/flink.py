@@ -1,15 +1,15 @@
-"""How Flink's keyed backends are started: `benchmarks/flink/KeyedState.java`, each in a JVM of its own."""
+"""Command lines of Flink's keyed backends: `benchmarks/flink/KeyedState.java`, each in a separate JVM."""
 
 import os
 import shutil
 from pathlib import Path
 
-from benchmarks.turns import LeftOutError
+from benchmarks.rounds import LeftOutError
 
 _SOURCE = Path(__file__).parents[1] / "flink" / "KeyedState.java"
 
 _OPENED = ["java.base/java.lang", "java.base/java.util"]
-"""What Flink's own scripts open to it, of what it uses here."""
+"""Packages that Flink's scripts open to it, as far as this benchmark uses them."""
 
 
 def flink_command(backend: str, directory: Path, jars: Path, managed_bytes: int) -> list[str]:

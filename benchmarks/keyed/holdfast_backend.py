@@ -43,7 +43,7 @@ from holdfast.locations.handles import (
 )
 from holdfast.locations.storages import CheckpointStorageLocation
 
-_ROCKSDB = RocksDBSettings(memory_bytes=512 << 20)  # as for RocksDB alone
+_ROCKSDB = RocksDBSettings(memory_bytes=512 << 20)  # as for plain RocksDB
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
 _FOLDS = ReducingStateDescriptor("totals", {"count": "count", "sum": "sum"}, TOTALS)
 
@@ -52,10 +52,10 @@ class Holdfast:
     """An engine.
 
     Args:
-        tables: Which backend.
-        state: What totals are: `value` or `reducing`.
+        tables: Name of the backend.
+        state: Type of the state with the totals: `value` or `reducing`.
         directory: For checkpoints, and local copies.
-        is_reopened: Whether each batch that is counted begins with the state of the last snapshot, opened anew.
+        is_reopened: Whether the state of the last snapshot is reopened before each counted batch.
     """
 
     _batch: Batch
@@ -87,7 +87,7 @@ class Holdfast:
     def fill(self, keys: int, parallelism: int) -> None:
         self._open(parallelism)
         for batch in all_keys(keys, self._type):
-            for backend, rows in self._dealt(batch):
+            for backend, rows in self._split_by_subtask(batch):
                 distinct = backend.keys([rows.keys])
                 if self._is_reducing:
                     _reducing(backend).add(distinct, {"sum": pa.array(rows.values)})
@@ -98,7 +98,7 @@ class Holdfast:
 
     def load(self, path: str) -> None:
         self._batch = batch_of(Path(path), self._type)
-        self._shares = list(self._dealt(self._batch))  # a shuffle's business
+        self._shares = list(self._split_by_subtask(self._batch))  # a shuffle's business
         self.delete_unused()
 
     def delete_unused(self) -> None:
@@ -184,7 +184,7 @@ class Holdfast:
         handles = [
             handle
             for state in states
-            for handle in state.with_streams(self._stored).managed_keyed
+            for handle in state.with_streams(self._resolve_placeholder).managed_keyed
             if isinstance(handle, SegmentsStateHandle)
         ]
         self._note_unused(handles)
@@ -282,8 +282,8 @@ class Holdfast:
             rocksdb=_ROCKSDB,
         )
 
-    def _dealt(self, batch: Batch) -> Iterator[tuple[KeyedStateBackend, Batch]]:
-        """Rows for each subtask."""
+    def _split_by_subtask(self, batch: Batch) -> Iterator[tuple[KeyedStateBackend, Batch]]:
+        """Yield each subtask's backend with its rows."""
         if len(self._backends) == 1:
             yield self._backends[0], batch
             return
@@ -293,8 +293,8 @@ class Holdfast:
             mine = (of_rows >= chosen.start_key_group) & (of_rows <= chosen.end_key_group)
             yield backend, Batch(batch.keys.filter(pa.array(mine)), batch.values[mine])
 
-    def _stored(self, stream: StreamStateHandle) -> StreamStateHandle:
-        """What the driver puts in the place of a placeholder: the stream of the checkpoint before."""
+    def _resolve_placeholder(self, stream: StreamStateHandle) -> StreamStateHandle:
+        """Replace a placeholder by the stream of the previous checkpoint, as the driver does."""
         if not isinstance(stream, PlaceholderStreamStateHandle):
             return stream
         return next(
@@ -304,7 +304,7 @@ class Holdfast:
         )
 
     def _note_unused(self, handles: Sequence[SegmentsStateHandle]) -> None:
-        """What the checkpoint before has and this one doesn't."""
+        """Note the files of the previous checkpoint that this one no longer uses."""
         used = {name for handle in handles for name in handle.segments}
         for handle in self._handles:
             self._unused |= {
@@ -333,7 +333,7 @@ def _totals(counts: Longs, sums: Longs) -> pa.StructArray:
 
 
 def _numbers(totals: pa.StructArray) -> tuple[Longs, Longs]:
-    """Counts and sums; 0 where there are none."""
+    """Counts and sums; 0 for keys without state."""
     columns = totals.flatten()
     if totals.null_count:  # what is there needs no copy
         columns = [column.fill_null(0) for column in columns]

@@ -1,8 +1,8 @@
-"""What do large values cost of which a batch changes a few, in columns and on RocksDB?
+"""Cost of batches that change a few of many large values, in columns and on RocksDB.
 
     python -m benchmarks.keyed.large_values --keys 4000 --value-bytes 10000 --changed 100
 
-Prints CPU milliseconds and bytes written for a batch with its snapshot, and bytes of the last checkpoint.
+Prints CPU milliseconds and bytes written per batch with its snapshot, and bytes of the last checkpoint.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.keyed.holdfast_backend import Holdfast
-from benchmarks.turns import in_fresh_process, timed
+from benchmarks.rounds import in_fresh_process, time_action
 from holdfast.backends.descriptors import ValueStateDescriptor
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.states import ValueColumns
@@ -24,10 +24,10 @@ _VALUES = ValueStateDescriptor("values", pa.binary())
 _BACKENDS: tuple[BackendName, ...] = ("columnar", "rocksdb")
 
 
-def measured(
+def measure_backend(
     backend: BackendName, directory: str, *, keys: int, value_bytes: int, changed: int, batches: int
 ) -> tuple[float, float, int]:
-    """CPU seconds and bytes written of a batch, and bytes of the last checkpoint."""
+    """Return CPU seconds and bytes written per batch, and bytes of the last checkpoint."""
     engine = Holdfast(backend, "value", Path(directory))
     engine.begin("integers")
     engine.reopen(1)
@@ -44,7 +44,7 @@ def measured(
     put(np.arange(keys))
     before = _written_bytes()
     chosen = [random.choice(keys, changed, replace=False) for _ in range(batches)]
-    costs = [timed(partial(put, np.sort(numbers)))[0].cpu_s for numbers in chosen]
+    costs = [time_action(partial(put, np.sort(numbers)))[0].cpu_s for numbers in chosen]
     files = (Path(directory) / "checkpoints").rglob("*")
     size = sum(path.stat().st_size for path in files if path.is_file())
     return statistics.fmean(costs), (_written_bytes() - before) / batches, size
@@ -56,7 +56,7 @@ def _written_bytes() -> int:
 
 
 def main() -> None:
-    """Measure each backend in a process of its own, and print."""
+    """Measure each backend in a separate process and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keys", type=int, default=4000)
     parser.add_argument("--value-bytes", type=int, default=10_000)
@@ -67,7 +67,7 @@ def main() -> None:
     for backend in _BACKENDS:
         with tempfile.TemporaryDirectory() as directory:
             measure = partial(
-                measured,
+                measure_backend,
                 keys=options.keys,
                 value_bytes=options.value_bytes,
                 changed=options.changed,

@@ -1,7 +1,7 @@
-"""A limit to a process's memory, with what it maps from files: a control group of its own.
+"""A limit for the memory of a process, including its mapped files: a separate control group.
 
-`ulimit` can't do it: it counts addresses, not pages in memory. Where control groups can't be made here (it
-takes a root, or a group that was handed to this user), nothing is measured.
+`ulimit` is not sufficient: it counts addresses, not pages in memory. Without the right to create control groups
+(root, or a group delegated to this user) nothing is measured.
 """
 
 import os
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.turns import LeftOutError
+from benchmarks.rounds import LeftOutError
 
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -31,8 +31,8 @@ class Group:
         script = 'echo $$ > "$0"/cgroup.procs && exec "$@"'
         return ["sh", "-c", script, str(self.directory), *command]
 
-    def most_bytes(self) -> int:
-        """The most memory that it has used."""
+    def peak_bytes(self) -> int:
+        """Return the peak memory of the group."""
         for name in ("memory.peak", "memory.max_usage_in_bytes"):
             if (self.directory / name).exists():
                 return int((self.directory / name).read_text())
@@ -62,7 +62,7 @@ def memory_limit(name: str, limit_bytes: int) -> Iterator[Group]:
 
 
 def forget_pages(directory: Path) -> None:
-    """Let go of what the system keeps in memory of files: pages belong to the group that has read them first."""
+    """Drop the cached pages of the files: a page is charged to the group that has read it first."""
     os.sync()
     for path in directory.rglob("*"):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""What is done with the engines: who works when, and what is noted."""
+"""The parts of the benchmark: each runs the engines in order and collects their figures."""
 
 import os
 import shutil
@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.keyed.limits import forget_pages, memory_limit
 from benchmarks.keyed.serving import Answer, Figures, Process
-from benchmarks.keyed.sides import SIDES, started
+from benchmarks.keyed.sides import SIDES, run_processes
 from benchmarks.keyed.works import Batches, Work, numbers_of
-from benchmarks.turns import Cost, LeftOutError, left_out_on_failure
+from benchmarks.rounds import Cost, LeftOutError, left_out_on_failure
 
 OPENINGS = 3
 ENTRIES = 10
@@ -22,14 +22,14 @@ ENTRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says.
+    """Options of the command line.
 
     Attributes:
-        sides: Names of those who are compared.
-        rounds: How often each has its turn.
-        batches: How many batches a turn has.
-        directory: Where files go.
-        jars: Flink's.
+        sides: Names of the compared engines.
+        rounds: Number of measured rounds.
+        batches: Number of batches per round.
+        directory: Directory for all files.
+        jars: Directory of Flink's jars.
     """
 
     sides: list[str]
@@ -40,17 +40,17 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A turn of an engine.
+class RoundResult:
+    """Figures of one engine in one round.
 
     Attributes:
-        steps: What it did with its batches, by name, in their order.
-        untold_cpu_s: What its threads used between commands since the turn before.
-        written_bytes: What it wrote to files.
+        steps: Answers by step, in the order of the batches.
+        background_cpu_s: CPU time of its threads between commands since the previous round.
+        written_bytes: Bytes written to files.
     """
 
     steps: dict[str, list[Answer]]
-    untold_cpu_s: float
+    background_cpu_s: float
     written_bytes: int
 
     @property
@@ -61,7 +61,7 @@ class Turn:
             statistics.fmean(answer.cost.cpu_s for answer in answers)
             for answers in self.steps.values()
         ]
-        return sum(steps) + self.untold_cpu_s / batches
+        return sum(steps) + self.background_cpu_s / batches
 
     @property
     def wall_s(self) -> float:
@@ -74,26 +74,26 @@ class Turn:
 
 @dataclass(slots=True)
 class Side:
-    """All that was noted of an engine in a part."""
+    """All figures of an engine in a part."""
 
-    turns: list[Turn] = field(default_factory=list)
+    rounds: list[RoundResult] = field(default_factory=list)
     openings: dict[str, list[Cost]] = field(default_factory=dict)
     own_bytes: int = 0
     mapped_bytes: int = 0
     disk_bytes: int = 0
 
     def answers(self, step: str) -> list[Answer]:
-        """All of a step."""
-        return [answer for turn in self.turns for answer in turn.steps.get(step, ())]
+        """Return all answers of a step."""
+        return [answer for result in self.rounds for answer in result.steps.get(step, ())]
 
     @property
     def steps(self) -> list[str]:
         """The names of its steps."""
-        return list(self.turns[0].steps)
+        return list(self.rounds[0].steps)
 
     @property
     def phases(self) -> list[str]:
-        """What its steps tell of themselves."""
+        """Names of the figures that its steps report."""
         return list(
             dict.fromkeys(
                 name
@@ -123,10 +123,10 @@ class Side:
 Sides = dict[str, Side]
 
 
-def counted(work: Work, options: Options, part: str = "batches") -> Sides:
-    """Count and sum by key, with a snapshot after each batch; then open the state anew."""
+def count_rows(work: Work, options: Options, part: str = "batches") -> Sides:
+    """Measure counts and sums by key, with a snapshot after each batch; then reopen the state."""
     directory = _new_directory(options.directory)
-    with started(options.sides, part, directory, options.jars) as processes:
+    with run_processes(options.sides, part, directory, options.jars) as processes:
         batches = Batches(work, directory)
         expected = _Expected(work)
         _fill(processes, work, 1)
@@ -135,11 +135,13 @@ def counted(work: Work, options: Options, part: str = "batches") -> Sides:
             paths = [batches.write() for _ in range(options.batches)]
             for path in paths:
                 expected.add(path)
-            for name in _in_turn(processes, number):
+            for name in _rotated_names(processes, number):
                 with left_out_on_failure(processes[name].title, name, processes):
-                    turn = _turn(processes[name], "count", paths, stores_all=SIDES[name].stores_all)
+                    result = _measure_round(
+                        processes[name], "count", paths, stores_all=SIDES[name].stores_all
+                    )
                     if number:  # the first is to warm up
-                        sides[name].turns.append(turn)
+                        sides[name].rounds.append(result)
             for path in paths[:-1]:
                 path.unlink()
         for name in list(processes):
@@ -147,15 +149,15 @@ def counted(work: Work, options: Options, part: str = "batches") -> Sides:
                 _inspect(processes[name], sides[name], directory / name)
                 _check(processes[name], expected, paths[-1])
         if part == "batches":
-            _open_anew(processes, sides, expected, paths[-1])
+            _measure_reopening(processes, sides, expected, paths[-1])
     shutil.rmtree(directory)
     return {name: sides[name] for name in processes}
 
 
-def accessed(work: Work, options: Options) -> tuple[Sides, float]:
-    """Sums key by key, as a function of Python makes them; and how many keys a batch has on average."""
+def access_keys(work: Work, options: Options) -> tuple[Sides, float]:
+    """Measure sums key by key, as computed by a Python function; return the mean number of keys per batch, too."""
     directory = _new_directory(options.directory)
-    with started(options.sides, "access", directory, options.jars) as processes:
+    with run_processes(options.sides, "access", directory, options.jars) as processes:
         batches = Batches(work, directory)
         every = np.arange(work.keys)
         sums = every.copy()
@@ -177,22 +179,22 @@ def accessed(work: Work, options: Options) -> tuple[Sides, float]:
                 sums[keys] += values
                 counts.append(len(keys))
             expected = {"sum": float(sums[keys].sum())}
-            for name in _in_turn(processes, number):
+            for name in _rotated_names(processes, number):
                 with left_out_on_failure(processes[name].title, name, processes):
                     stores_all = SIDES[name].stores_all
-                    turn = _turn(processes[name], "access", paths, stores_all=stores_all)
+                    result = _measure_round(processes[name], "access", paths, stores_all=stores_all)
                     _compare(processes[name].call("sums"), expected)
                     if number:
-                        sides[name].turns.append(turn)
+                        sides[name].rounds.append(result)
     shutil.rmtree(directory)
     return {name: sides[name] for name in processes}, statistics.fmean(counts)
 
 
-def timed_out(work: Work, options: Options) -> Sides:
-    """Timers: as many as there are keys, registered batch by batch; then a tenth of them fires at once."""
+def fire_timers(work: Work, options: Options) -> Sides:
+    """Measure timers: one per key, registered batch by batch; then a tenth of them fires at once."""
     directory = _new_directory(options.directory)
     span_ms = 1_000_000_000
-    with started(options.sides, "timers", directory, options.jars) as processes:
+    with run_processes(options.sides, "timers", directory, options.jars) as processes:
         sides: Sides = {name: Side() for name in processes}
         batches = Batches(work, directory)
         random = np.random.default_rng(11)
@@ -209,25 +211,25 @@ def timed_out(work: Work, options: Options) -> Sides:
             ]
             until = number * span_ms + span_ms // 10
             due = int((times <= until).sum())
-            for name in _in_turn(processes, number):
+            for name in _rotated_names(processes, number):
                 process = processes[name]
                 with left_out_on_failure(process.title, name, processes):
-                    turn = _turn(process, "register", paths, stores_all=True)
-                    turn.steps["fire"] = [_fired(process, until, due)]
-                    turn.steps["fire nothing"] = [_fired(process, until, 0)]
-                    turn.steps["fire all"] = [
-                        _fired(process, (number + 1) * span_ms, work.keys - due)
+                    result = _measure_round(process, "register", paths, stores_all=True)
+                    result.steps["fire"] = [_fire(process, until, due)]
+                    result.steps["fire nothing"] = [_fire(process, until, 0)]
+                    result.steps["fire all"] = [
+                        _fire(process, (number + 1) * span_ms, work.keys - due)
                     ]
                     if number:
-                        sides[name].turns.append(turn)
+                        sides[name].rounds.append(result)
     shutil.rmtree(directory)
     return {name: sides[name] for name in processes}
 
 
-def mapped(work: Work, options: Options) -> Sides:
-    """Maps of ten entries: entries are put, got, and listed key by key."""
+def access_maps(work: Work, options: Options) -> Sides:
+    """Measure maps of ten entries: put, get, and list entries key by key."""
     directory = _new_directory(options.directory)
-    with started(options.sides, "maps", directory, options.jars) as processes:
+    with run_processes(options.sides, "maps", directory, options.jars) as processes:
         sides: Sides = {name: Side() for name in processes}
         batches = Batches(work, directory)
         random = np.random.default_rng(13)
@@ -240,49 +242,49 @@ def mapped(work: Work, options: Options) -> Sides:
             with left_out_on_failure(processes[name].title, name, processes):
                 processes[name].call("begin", work.type)
                 processes[name].call("fill", 1, 1)
-                _turn(processes[name], "put_entries", whole, stores_all=True)
+                _measure_round(processes[name], "put_entries", whole, stores_all=True)
         for number in range(options.rounds + 1):
             some = random.integers(0, work.keys, work.rows)
             rows = batches.write_rows(some // ENTRIES, some)
             keys = random.permutation(work.keys // ENTRIES)[: max(1, work.rows // ENTRIES)]
             lists = batches.write_rows(keys, keys)
             listed = float((keys * ENTRIES * ENTRIES + ENTRIES * (ENTRIES - 1) // 2).sum())
-            for name in _in_turn(processes, number):
+            for name in _rotated_names(processes, number):
                 process = processes[name]
                 with left_out_on_failure(process.title, name, processes):
-                    turn = _turn(process, "put_entries", [rows], stores_all=False)
-                    turn.steps["get_entries"] = [process.call("get_entries")]
+                    result = _measure_round(process, "put_entries", [rows], stores_all=False)
+                    result.steps["get_entries"] = [process.call("get_entries")]
                     process.call("load", lists)
-                    turn.steps["list_entries"] = [process.call("list_entries")]
-                    _compare(turn.steps["get_entries"][0], {"sum": float(some.sum())})
+                    result.steps["list_entries"] = [process.call("list_entries")]
+                    _compare(result.steps["get_entries"][0], {"sum": float(some.sum())})
                     expected = {"entries": float(len(keys) * ENTRIES), "sum": listed}
-                    _compare(turn.steps["list_entries"][0], expected)
+                    _compare(result.steps["list_entries"][0], expected)
                     if number:
-                        sides[name].turns.append(turn)
+                        sides[name].rounds.append(result)
     shutil.rmtree(directory)
     return {name: sides[name] for name in processes}
 
 
-def rescaled(work: Work, options: Options) -> Sides:
-    """Two subtasks become three: opened, and the first batch looked up."""
+def rescale(work: Work, options: Options) -> Sides:
+    """Measure a restore of two subtasks as three: open the state and look up the first batch."""
     directory = _new_directory(options.directory)
-    with started(options.sides, "rescale", directory, options.jars) as processes:
+    with run_processes(options.sides, "rescale", directory, options.jars) as processes:
         path = Batches(work, directory).write()
         expected = _Expected(work)
         _fill(processes, work, 2)
         sides: Sides = {name: Side() for name in processes}
         for number in range(options.rounds + 1):
-            for name in _in_turn(processes, number):
+            for name in _rotated_names(processes, number):
                 process = processes[name]
                 with left_out_on_failure(process.title, name, processes):
                     process.call("load", path)
-                    process.untold_cpu_s()
+                    process.background_cpu_s()
                     steps = {
                         "open three": [process.call("reopen", 3)],
                         "first look-up": [_check(process, expected, path)],
                     }
                     if number:
-                        sides[name].turns.append(Turn(steps, 0.0, 0))
+                        sides[name].rounds.append(RoundResult(steps, 0.0, 0))
                     process.call("snapshot")
                     process.call("reopen", 2)
                     process.call("snapshot")
@@ -290,16 +292,18 @@ def rescaled(work: Work, options: Options) -> Sides:
     return {name: sides[name] for name in processes}
 
 
-def limited(work: Work, options: Options, limit_bytes: int) -> tuple[Sides, dict[str, int]]:
-    """Batches of a state that is larger than memory may be; and the most memory of each process.
+def count_in_limited_memory(
+    work: Work, options: Options, limit_bytes: int
+) -> tuple[Sides, dict[str, int]]:
+    """Measure batches of a state larger than the memory limit; return the peak memory of each process, too.
 
-    The state is made without a limit, by processes that end then. What the system keeps in memory of
-    its files is dropped, and others go on with it, in control groups with the limit.
+    Processes without a limit create the state and end. Cached pages of its files are dropped, and
+    other processes resume from the state, in control groups with the limit.
     """
     directory = _new_directory(options.directory)
     batches = Batches(work, directory)
     expected = _Expected(work)
-    with started(
+    with run_processes(
         options.sides, "limit", directory, options.jars, memory_bytes=limit_bytes
     ) as processes:
         _fill(processes, work, 1)
@@ -310,7 +314,7 @@ def limited(work: Work, options: Options, limit_bytes: int) -> tuple[Sides, dict
     with ExitStack() as stack:
         groups = {name: stack.enter_context(memory_limit(name, limit_bytes)) for name in names}
         processes = stack.enter_context(
-            started(
+            run_processes(
                 names,
                 "limit",
                 directory,
@@ -327,22 +331,24 @@ def limited(work: Work, options: Options, limit_bytes: int) -> tuple[Sides, dict
             paths = [batches.write() for _ in range(options.batches)]
             for path in paths:
                 expected.add(path)
-            for name in _in_turn(processes, number):
+            for name in _rotated_names(processes, number):
                 with left_out_on_failure(processes[name].title, name, processes):
-                    turn = _turn(processes[name], "count", paths, stores_all=False)
+                    result = _measure_round(processes[name], "count", paths, stores_all=False)
                     if number:
-                        sides[name].turns.append(turn)
+                        sides[name].rounds.append(result)
         for name in list(processes):
             with left_out_on_failure(processes[name].title, name, processes):
                 _inspect(processes[name], sides[name], directory / name)
                 _check(processes[name], expected, paths[-1])
-        most = {name: groups[name].most_bytes() for name in processes}
+        peak_bytes = {name: groups[name].peak_bytes() for name in processes}
     shutil.rmtree(directory)
-    return {name: sides[name] for name in most}, most
+    return {name: sides[name] for name in peak_bytes}, peak_bytes
 
 
-def _turn(process: Process, command: str, paths: Iterable[Path], *, stores_all: bool) -> Turn:
-    untold = process.untold_cpu_s()
+def _measure_round(
+    process: Process, command: str, paths: Iterable[Path], *, stores_all: bool
+) -> RoundResult:
+    background = process.background_cpu_s()
     written = process.written_bytes()
     steps: dict[str, list[Answer]] = {command: [], "snapshot": []}
     for path in paths:
@@ -352,27 +358,27 @@ def _turn(process: Process, command: str, paths: Iterable[Path], *, stores_all: 
             steps["snapshot"].append(process.call("snapshot"))
     if stores_all:
         steps["snapshot"].append(process.call("snapshot"))
-    return Turn(steps, untold, process.written_bytes() - written)
+    return RoundResult(steps, background, process.written_bytes() - written)
 
 
-def _fired(process: Process, until_ms: int, due: int) -> Answer:
+def _fire(process: Process, until_ms: int, due: int) -> Answer:
     answer = process.call("fire", until_ms)
     if answer.figures["fired"] != due:
         raise LeftOutError(f"{answer.figures['fired']:.0f} timers have fired, {due} were due")
     return answer
 
 
-def _open_anew(
+def _measure_reopening(
     processes: dict[str, Process], sides: Sides, expected: "_Expected", path: Path
 ) -> None:
     for number in range(OPENINGS):
-        for name in _in_turn(processes, number):
+        for name in _rotated_names(processes, number):
             try:
                 opened = processes[name].call("reopen", 1)
                 looked = _check(processes[name], expected, path)
             except LeftOutError as error:
                 if number == 0:
-                    print(f"{processes[name].title} isn't opened anew: {error}")
+                    print(f"{processes[name].title} cannot be reopened: {error}")
                 continue
             sides[name].openings.setdefault("open", []).append(opened.cost)
             sides[name].openings.setdefault("first look-up", []).append(looked.cost)
@@ -386,11 +392,11 @@ def _fill(processes: dict[str, Process], work: Work, parallelism: int) -> None:
             processes[name].call("snapshot")
 
 
-def _in_turn(processes: dict[str, Process], number: int) -> list[str]:
-    """Names, another one first each time."""
+def _rotated_names(processes: dict[str, Process], number: int) -> list[str]:
+    """Return the names, starting with another one in each round."""
     names = list(processes)
-    turn = number % max(1, len(names))
-    return names[turn:] + names[:turn]
+    first = number % max(1, len(names))
+    return names[first:] + names[:first]
 
 
 def _inspect(process: Process, side: Side, directory: Path) -> None:
@@ -401,7 +407,7 @@ def _inspect(process: Process, side: Side, directory: Path) -> None:
 
 
 class _Expected:
-    """What the totals have to be."""
+    """The expected totals."""
 
     def __init__(self, work: Work) -> None:
         self._counts = np.ones(work.keys, np.int64)
@@ -425,9 +431,9 @@ def _check(process: Process, expected: _Expected, path: Path) -> Answer:
 
 
 def _compare(answer: Answer, expected: Figures) -> None:
-    told = {name: answer.figures[name] for name in expected}
-    if told != expected:
-        raise LeftOutError(f"it says {told}, and {dict(expected)} is right")
+    actual = {name: answer.figures[name] for name in expected}
+    if actual != expected:
+        raise LeftOutError(f"it returned {actual}, expected {dict(expected)}")
 
 
 def _new_directory(parent: Path) -> Path:

@@ -32,10 +32,10 @@ def draw(
     """Write the picture: a curve for each side, both axes logarithmic.
 
     Args:
-        path: Where to.
-        points: CPU milliseconds of a batch by keys, by side.
+        path: Path of the SVG file.
+        points: CPU milliseconds per batch by number of keys, by side.
         titles: The sides' titles.
-        note: What was measured, below the picture.
+        note: Conditions of the measurement, printed below the picture.
     """
     sizes = sorted({keys for curve in points.values() for keys in curve})
     values = [value for curve in points.values() for value in curve.values()]
@@ -90,17 +90,17 @@ def draw(
     body = "\n".join(f"  {line}" for line in lines)
     path.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {_TOP + _HEIGHT + 90}" role="img" '
-        f'aria-labelledby="t d">\n  <title id="t">What a batch costs at ten times the keys</title>\n'
+        f'aria-labelledby="t d">\n  <title id="t">Cost of a batch at ten times the keys</title>\n'
         f'  <desc id="d">{escape(summary)}.</desc>\n  <style>{_STYLE}  </style>\n{body}\n</svg>\n'
     )
 
 
-def _apart(heights: dict[str, float], least: float = 17.0) -> dict[str, float]:
+def _apart(heights: dict[str, float], min_distance: float = 17.0) -> dict[str, float]:
     """Heights of labels that don't cover each other, near where they belong."""
     placed: dict[str, float] = {}
     previous = -math.inf
     for name in sorted(heights, key=heights.__getitem__):
-        previous = max(heights[name], previous + least)
+        previous = max(heights[name], previous + min_distance)
         placed[name] = previous
     return placed
 

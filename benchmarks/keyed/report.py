@@ -4,17 +4,17 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from benchmarks.keyed.parts import Side, Sides, Turn
+from benchmarks.keyed.parts import RoundResult, Side, Sides
 from benchmarks.keyed.sides import SIDES
 from benchmarks.keyed.works import Work, short
-from benchmarks.turns import Cost
+from benchmarks.rounds import Cost
 
 _TITLE_WIDTH = 36
 _WIDTH = 20
 
 
 class Summary:
-    """How much faster the first side is than each of the others, in all that was measured."""
+    """Speed of the first side relative to each of the others, by measurement."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, dict[str, float]]] = []
@@ -25,8 +25,8 @@ class Summary:
         if ratios:
             self._rows.append((title, ratios))
 
-    def add_turns(self, title: str, sides: Sides, cost: Callable[[Turn], float]) -> None:
-        """The same, of turns: the median of the rounds' ratios."""
+    def add_rounds(self, title: str, sides: Sides, cost: Callable[[RoundResult], float]) -> None:
+        """Add a row with the medians of the rounds' ratios."""
         if sides:
             self._first = SIDES[next(iter(sides))].title
             self.add(title, {name: _ratio(sides, name, cost) for name in list(sides)[1:]})
@@ -69,7 +69,7 @@ def print_counted(work: Work, sides: Sides) -> None:
     row("ms by the clock, mean", lambda side: _ms(_mean(side, _wall_of)))
     row("written a batch, MB", lambda side: f"{_written_bytes(side) / 1e6:.2f}")
     row("on disk, MB", lambda side: f"{side.disk_bytes / 1e6:.1f}")
-    row("memory of its own, MB", lambda side: f"{side.own_bytes / 1e6:.0f}")
+    row("private memory, MB", lambda side: f"{side.own_bytes / 1e6:.0f}")
     row("mapped files in memory, MB", lambda side: f"{side.mapped_bytes / 1e6:.0f}")
     for action in ("open", "first look-up"):
         row(f"{action}, CPU ms", partial(_opening, action, _cpu))
@@ -116,7 +116,7 @@ def print_accessed(work: Work, sides: Sides, keys: float) -> None:
 
 
 def print_per_step(title: str, sides: Sides, steps: dict[str, tuple[float, str]]) -> None:
-    """Steps of which each is shown alone: by name, what to multiply seconds by, and the unit."""
+    """Print a row for each step, given by name with its factor for seconds and its unit."""
     print_header(f"\n{title}", [])
     names = list(sides)
     print_header("", [SIDES[name].title for name in names])
@@ -130,13 +130,13 @@ def print_per_step(title: str, sides: Sides, steps: dict[str, tuple[float, str]]
             print_row(f"{step.replace('_', ' ')}, {kind}{unit}{suffix}", cells)
 
 
-def step_cpu(step: str) -> Callable[[Turn], float]:
-    """The processor time of one step of a turn."""
-    return lambda turn: statistics.fmean(answer.cost.cpu_s for answer in turn.steps[step])
+def step_cpu(step: str) -> Callable[[RoundResult], float]:
+    """Return the cost function for the CPU time of one step."""
+    return lambda result: statistics.fmean(answer.cost.cpu_s for answer in result.steps[step])
 
 
 def speed(ratio: float) -> str:
-    """How much faster, to be read at a glance."""
+    """Format a speed-up with three digits."""
     return f"{ratio:.3g} x"
 
 
@@ -155,16 +155,16 @@ def mean_cpu_s(side: Side) -> float:
     return _mean(side, _cpu_of)
 
 
-def cpu_of_batch(turn: Turn) -> float:
-    """Processor time of a batch of a turn."""
-    return turn.cpu_s
+def cpu_of_batch(result: RoundResult) -> float:
+    """Return the CPU seconds per batch of a round."""
+    return result.cpu_s
 
 
 _cpu_of = cpu_of_batch
 
 
-def _wall_of(turn: Turn) -> float:
-    return turn.wall_s
+def _wall_of(result: RoundResult) -> float:
+    return result.wall_s
 
 
 def _cpu(cost: Cost) -> float:
@@ -175,14 +175,14 @@ def _wall(cost: Cost) -> float:
     return cost.wall_s
 
 
-def _mean(side: Side, cost: Callable[[Turn], float]) -> float:
-    return statistics.fmean(cost(turn) for turn in side.turns)
+def _mean(side: Side, cost: Callable[[RoundResult], float]) -> float:
+    return statistics.fmean(cost(result) for result in side.rounds)
 
 
-def _ratio(sides: Sides, name: str, cost: Callable[[Turn], float]) -> float:
+def _ratio(sides: Sides, name: str, cost: Callable[[RoundResult], float]) -> float:
     first = next(iter(sides.values()))
-    turns = zip(first.turns, sides[name].turns, strict=True)
-    return statistics.median(cost(other) / cost(own) for own, other in turns)
+    pairs = zip(first.rounds, sides[name].rounds, strict=True)
+    return statistics.median(cost(other) / cost(own) for own, other in pairs)
 
 
 def _print_steps(
@@ -212,13 +212,13 @@ def _phase(name: str, scale: float, side: Side) -> str:
 
 
 def _between(side: Side) -> float:
-    batches = sum(max(len(answers) for answers in turn.steps.values()) for turn in side.turns)
-    return sum(turn.untold_cpu_s for turn in side.turns) / batches
+    batches = sum(max(len(answers) for answers in result.steps.values()) for result in side.rounds)
+    return sum(result.background_cpu_s for result in side.rounds) / batches
 
 
 def _written_bytes(side: Side) -> float:
-    batches = sum(max(len(answers) for answers in turn.steps.values()) for turn in side.turns)
-    return sum(turn.written_bytes for turn in side.turns) / batches
+    batches = sum(max(len(answers) for answers in result.steps.values()) for result in side.rounds)
+    return sum(result.written_bytes for result in side.rounds) / batches
 
 
 def _opening(action: str, cost: Callable[[Cost], float], side: Side) -> str:
@@ -228,7 +228,7 @@ def _opening(action: str, cost: Callable[[Cost], float], side: Side) -> str:
 
 def _shape(sides: Sides) -> tuple[int, int]:
     first = next(iter(sides.values()))
-    return len(first.turns), max(len(answers) for answers in first.turns[0].steps.values())
+    return len(first.rounds), max(len(answers) for answers in first.rounds[0].steps.values())
 
 
 def _hundredth(values: Sequence[float]) -> float:

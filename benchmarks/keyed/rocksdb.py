@@ -1,20 +1,20 @@
-"""RocksDB through rocksdict, as well as it goes: whole batches, sorted, nothing logged.
+"""RocksDB through rocksdict at its fastest: whole sorted batches, no log.
 
     python -m benchmarks.keyed.rocksdb flushed|checkpointed|shuffled|hashed DIRECTORY CACHE_BYTES [MEMORY_BYTES]
 
-Options are those that were fastest here: a filter of 10 bits a key, no compression, 512 MiB of cache. A
-snapshot is a flush, which syncs the table that it writes. Where it is to be a checkpoint, RocksDB makes hard links of
-its files; sorted files that were in no checkpoint are copied and synced, and so are the others, in a single file.
-`shuffled` has such checkpoints, and got its keys in no order, as keys of users come: loaded in order, files don't overlap and
-merging them is moving them.
-`hashed` has such checkpoints, and keys that begin with their key group and hash, as whoever wants to give some of them to
-another subtask has to have: then a load in the order of keys is none in the order of RocksDB, and files overlap.
+The options are the fastest ones measured here: a filter of 10 bits per key, no compression, 512 MiB of cache. A
+snapshot is a flush, which syncs the table that it writes. For a checkpoint, RocksDB makes hard links of
+its files; new sorted files are copied and synced, the other files are copied into a single one and synced.
+`shuffled` has such checkpoints, and gets its keys in random order, as keys of users come: after a load in order, files
+don't overlap and a merge only moves them.
+`hashed` has such checkpoints, and keys that start with their key group and hash, which rescaling
+requires: a load in the order of keys is not in the order of RocksDB then, and files overlap.
 
-Where memory is limited, all that RocksDB holds has to fit: indexes and filters are in the cache and the newest ones
-stay there, the last level has no filters since nearly all keys exist, two write buffers are all, and three
-tenths of the memory are the cache. The rest is for Python, and for the pages of files that the system keeps.
-Nothing is mapped. Keys are looked up 4,096 at a time: a look-up holds the blocks of all its values until its end, and
-with 100 k keys here and there these are 400 MB, whatever the cache may hold.
+With a memory limit all memory of RocksDB has to fit: indexes and filters are in the cache and the newest ones
+are pinned there, the last level has no filters since nearly all keys exist, there are two write buffers, and the cache
+gets three tenths of the memory. The rest is for Python and for cached pages of files.
+No file is mapped. Keys are looked up 4,096 at a time: a look-up holds the blocks of all its values until its end;
+for 100 k scattered keys these are 400 MB, regardless of the size of the cache.
 """
 
 import os
@@ -43,7 +43,7 @@ from benchmarks.keyed.serving import Figures, Phases, serve
 from benchmarks.keyed.works import KEY_GROUPS, Longs, all_keys, batch_of, totals_of
 from holdfast.backends.keyed import Keys
 
-_NOTHING = bytes(16)
+_ZERO_TOTALS = bytes(16)
 _KEYS_AT_ONCE = 4096
 
 
@@ -69,11 +69,11 @@ class RocksDB:
 
     def begin(self, type: str) -> None:
         self._type = type
-        self._db = self._opened()
+        self._db = self._open()
 
     def fill(self, keys: int, parallelism: int) -> None:
         if parallelism != 1:
-            raise NotImplementedError("RocksDB alone has no key groups")
+            raise NotImplementedError("plain RocksDB has no key groups")
         for batch in all_keys(keys, self._type, in_order=not self._is_shuffled):
             ones = np.ones(len(batch.values), np.int64)
             self._put(self._octets(batch.keys), np.stack([ones, batch.values], axis=1))
@@ -140,9 +140,9 @@ class RocksDB:
 
     def reopen(self, parallelism: int) -> None:
         if parallelism != 1:
-            raise NotImplementedError("RocksDB alone has no key groups")
+            raise NotImplementedError("plain RocksDB has no key groups")
         self._db.close()
-        self._db = self._opened()
+        self._db = self._open()
 
     def leave(self) -> None:
         self._db.close()
@@ -161,7 +161,7 @@ class RocksDB:
         heads = _slices(_sort_keys(keys).astype(">u8"), 8)
         return [head + key for head, key in zip(heads, octets, strict=True)]
 
-    def _opened(self) -> Rdict:
+    def _open(self) -> Rdict:
         table = BlockBasedOptions()
         table.set_bloom_filter(10, block_based=False)
         table.set_block_cache(Cache(self._cache_bytes))
@@ -182,7 +182,7 @@ class RocksDB:
     def _get(self, keys: list[bytes]) -> Longs:
         step = _KEYS_AT_ONCE if self._is_limited else max(1, len(keys))
         values = [
-            value or _NOTHING
+            value or _ZERO_TOTALS
             for at in range(0, len(keys), step)
             for value in self._db.get(list(keys[at : at + step])) or ()
         ]

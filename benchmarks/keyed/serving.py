@@ -1,18 +1,18 @@
-"""Engines in processes of their own: a command a line goes in, an answer a line comes out.
+"""Engines in separate processes: they read one command per line and write one answer per line.
 
-So nobody's background threads, garbage or caches are in another one's figures, and an engine in a JVM is
-measured as one in Python is.
+So the figures of an engine exclude background threads, garbage and caches of the others, and an engine in a JVM is
+measured like one in Python.
 
     begin TYPE               a state with keys of this type
-    fill KEYS PARALLELISM    every key once: 1 row, the sum is its number; in so many subtasks
+    fill KEYS PARALLELISM    every key once: 1 row, the sum is its number; in PARALLELISM subtasks
     load FILE                the batch that the commands below use
     count                    rows and the sum of values of each key, more by this batch
-    access                   the sum of values alone, key by key, where no key comes twice
-    sums                     what the batch's keys have of it, to be compared
-    snapshot                 what was changed is on disk
-    reopen PARALLELISM       the state anew, of the last snapshot
-    leave                    what another process needs to go on from the last snapshot is on disk
-    resume                   the state that such a process has left
+    access                   only the sum of values, key by key; the keys are distinct
+    sums                     the sum of values over the batch's keys, to be compared
+    snapshot                 store the changes on disk
+    reopen PARALLELISM       reopen the state of the last snapshot
+    leave                    store everything on disk that another process needs to resume
+    resume                   open the state that such a process has stored
     look                     the totals of the batch's rows, to be compared
     put_entries              an entry of its key's map for each row, whose key and value are the row's value
     get_entries              the sum of those entries
@@ -31,18 +31,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.turns import Cost, LeftOutError, reason_of
+from benchmarks.rounds import Cost, LeftOutError, reason_of
 
 Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command took, and what it says.
+    """Cost and result of a command.
 
     Attributes:
-        cost: By the engine's own clock; processor time of all threads of its process.
-        figures: By name; what phases took is in CPU seconds.
+        cost: Wall-clock time measured by the engine; CPU time of all threads of its process.
+        figures: By name; phases in CPU seconds.
     """
 
     cost: Cost
@@ -50,7 +50,7 @@ class Answer:
 
 
 class Engine(Protocol):
-    """Somebody who keeps state by key. There is a method for each command; what is missing, it can't."""
+    """A keyed state, with one method per command that it supports."""
 
     def begin(self, type: str, /) -> Figures | None:
         """A state with keys of a type."""
@@ -58,11 +58,11 @@ class Engine(Protocol):
 
 
 class Process:
-    """An engine in a process of its own.
+    """An engine in a separate process.
 
     Args:
-        title: What to call it.
-        command: What starts it. It says `ready`, then answers commands.
+        title: Title of the engine.
+        command: Command line of the process. It prints `ready`, then answers commands.
     """
 
     def __init__(self, title: str, command: Sequence[str]) -> None:
@@ -70,9 +70,9 @@ class Process:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._told_cpu_s = 0.0
+        self._reported_cpu_s = 0.0
         if not any(line == "ready\n" for line in self._process.stdout or ()):
-            raise LeftOutError("its process has ended; the reason stands above")
+            raise LeftOutError("its process has ended; the reason is printed above")
 
     @property
     def pid(self) -> int:
@@ -93,7 +93,7 @@ class Process:
             kind, _, rest = line.strip().partition(" ")
             if kind == "ok":  # anything else is a logger's
                 spent = self._cpu_s() - before
-                self._told_cpu_s += spent
+                self._reported_cpu_s += spent
                 wall, *figures = rest.split()
                 return Answer(
                     Cost(int(wall) / 1e9, spent),
@@ -104,19 +104,19 @@ class Process:
                 )
             if kind == "failed":
                 raise LeftOutError(f"{words[0]}: {rest}")
-        raise LeftOutError(f"{words[0]}: its process has ended; the reason stands above")
+        raise LeftOutError(f"{words[0]}: its process has ended; the reason is printed above")
 
-    def untold_cpu_s(self) -> float:
-        """What its threads have used between commands, since this was asked last: merging, collecting garbage."""
-        told, self._told_cpu_s = self._told_cpu_s, self._cpu_s()
-        return self._told_cpu_s - told
+    def background_cpu_s(self) -> float:
+        """Return the CPU time of its threads between commands since the last call: merging, garbage collection."""
+        reported, self._reported_cpu_s = self._reported_cpu_s, self._cpu_s()
+        return self._reported_cpu_s - reported
 
     def written_bytes(self) -> int:
-        """What it has written to files until now."""
+        """Return the bytes written to files so far."""
         return _number("wchar", f"/proc/{self.pid}/io")
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Memory of the process: its own, and mapped files, which the system can take away."""
+        """Return private memory and memory of mapped files, which the system can reclaim."""
         status = f"/proc/{self.pid}/status"
         return _number("RssAnon", status) << 10, _number("RssFile", status) << 10
 
@@ -144,9 +144,9 @@ class Phases:
 
 
 def serve(engine: Any) -> None:
-    """Do what standard input says, until it ends."""
+    """Run the commands from standard input until it ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         command, *words = line.split()
@@ -154,7 +154,7 @@ def serve(engine: Any) -> None:
         begin = time.perf_counter_ns()
         try:
             figures = getattr(engine, command)(*arguments) or {}
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told
+        except Exception as error:  # noqa: BLE001  # the parent reports every error
             print("failed", reason_of(error), file=answers, flush=True)
             continue
         wall = time.perf_counter_ns() - begin

@@ -1,4 +1,4 @@
-"""Who is compared, and how their processes are started."""
+"""The compared engines, and the command lines of their processes."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,24 +9,24 @@ from pathlib import Path
 
 from benchmarks.keyed.flink import flink_command
 from benchmarks.keyed.serving import Process
+from benchmarks.rounds import LeftOutError, left_out_on_failure
 from benchmarks.state_files import flink_jars
-from benchmarks.turns import LeftOutError, left_out_on_failure
 
 CACHE_BYTES = 512 << 20
-"""What RocksDB may use for blocks, and in Flink for what was just written, too."""
+"""Size of RocksDB's block cache; in Flink it includes the write buffers."""
 
 HOLDFAST = "holdfast"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a process needs to know.
+    """Settings of one process.
 
     Attributes:
-        directory: Where its files go; its own.
-        cache_bytes: For those that have a cache.
-        jars: Flink's, if there are some.
-        memory_bytes: What its process may use at most, with files that it maps; None for all there is.
+        directory: Directory for its files, used by no other process.
+        cache_bytes: Size of the cache, for engines with a cache.
+        jars: Directory of Flink's jars, if available.
+        memory_bytes: Memory limit of the process, including its mapped files; None for no limit.
     """
 
     directory: Path
@@ -37,13 +37,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Somebody who keeps state.
+    """An engine that keeps state.
 
     Attributes:
-        title: The head of its column.
-        command: What starts its process.
-        parts: What it takes part in; the others it can't.
-        stores_all: Whether each snapshot stores the whole state: there is one a turn then, not one a batch.
+        title: Header of its column.
+        command: Builds the command line of its process.
+        parts: Parts of the benchmark that it supports.
+        stores_all: Whether each snapshot stores the whole state; then one is taken per round, not per batch.
     """
 
     title: str
@@ -129,7 +129,7 @@ SIDES = {
 
 
 @contextmanager
-def started(
+def run_processes(
     names: list[str],
     part: str,
     directory: Path,
@@ -139,19 +139,21 @@ def started(
     memory_bytes: int | None = None,
     wrapped: Callable[[str, list[str]], list[str]] = lambda _, command: command,
 ) -> Iterator[dict[str, Process]]:
-    """Processes of those who take part, until the block is left; who fails is left out, and it is said why.
+    """Run the processes of the engines that support a part, until the block is left.
+
+    An engine that fails is left out, and the reason is printed.
 
     Args:
-        names: Who is to be compared.
-        part: In what.
-        directory: Where files go; each has a directory of its own there.
-        jars: Flink's.
-        cache_bytes: For those that have a cache.
-        memory_bytes: What a process is to be set up for; None for no limit.
-        wrapped: What becomes of a side's command.
+        names: Names of the compared engines.
+        part: Name of the part.
+        directory: Parent of the engines' directories.
+        jars: Directory of Flink's jars.
+        cache_bytes: Size of the cache, for engines with a cache.
+        memory_bytes: Memory limit that the engines are configured for; None for no limit.
+        wrapped: Wraps the command line of an engine, given its name.
     """
     processes: dict[str, Process] = {}
-    begun: list[Process] = []
+    running: list[Process] = []
     try:
         for name in names:
             side = SIDES[name]
@@ -162,9 +164,9 @@ def started(
                 own.mkdir(parents=True, exist_ok=True)
                 setting = Setting(own, cache_bytes, jars, memory_bytes)
                 command = wrapped(name, side.command(setting))
-                begun.append(Process(side.title, command))
-                processes[name] = begun[-1]
+                running.append(Process(side.title, command))
+                processes[name] = running[-1]
         yield processes
     finally:
-        for process in begun:
+        for process in running:
             process.close()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.keyed.snapshots --keys 1000,10000,100000,1000000,10000000 --changed 1000
 
-State of so many keys is loaded, then each batch changes as many of them, anywhere, and takes a snapshot. Prints the bytes of the
-state, and of a snapshot: processor time and time by the clock, files and bytes that were written. Medians of all batches, and means, in which
-files that were merged meanwhile have their part.
+A state with the given number of keys is loaded, then each batch changes random keys and takes a snapshot. Prints the
+bytes of the state, and of a snapshot: CPU time, wall-clock time, and the files and bytes written; medians and means
+of all batches. The means include the files merged in the meantime.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.keyed.holdfast_backend import Holdfast
-from benchmarks.turns import in_fresh_process, timed
+from benchmarks.rounds import in_fresh_process, time_action
 from holdfast.backends.descriptors import ValueStateDescriptor
 
 _VALUES = ValueStateDescriptor("values", pa.int64())
@@ -27,8 +27,8 @@ Measures = list[tuple[float, float, int, int]]
 """A snapshot has processor and clock seconds, and numbers of new files and of new bytes."""
 
 
-def measured(directory: str, keys: int, changed: int, batches: int) -> tuple[int, Measures]:
-    """Bytes of the state before the first batch, and what its snapshots took."""
+def measure(directory: str, keys: int, changed: int, batches: int) -> tuple[int, Measures]:
+    """Return the bytes of the state before the first batch, and the costs of its snapshots."""
     engine = Holdfast("rocksdb", "value", Path(directory))
     engine.begin("integers")
     engine.reopen(1)
@@ -48,7 +48,7 @@ def measured(directory: str, keys: int, changed: int, batches: int) -> tuple[int
     measures: Measures = []
     for _ in range(batches):
         put(random.choice(keys, changed, replace=False))
-        cost, _ = timed(engine.snapshot)
+        cost, _ = time_action(engine.snapshot)
         after = _files(directory)
         new = [count for path, count in after.items() if path not in before]
         measures.append((cost.cpu_s, cost.wall_s, len(new), sum(new)))
@@ -64,7 +64,7 @@ def _files(directory: str) -> dict[str, int]:
 
 
 def main() -> None:
-    """Measure each size in a process of its own, and print."""
+    """Measure each size in a separate process and print the figures."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.keyed.snapshots",
         description=__doc__,
@@ -83,7 +83,7 @@ def main() -> None:
     for keys in options.keys:
         with tempfile.TemporaryDirectory() as directory:
             size, measures = in_fresh_process(
-                measured, directory, keys, options.changed, options.batches
+                measure, directory, keys, options.changed, options.batches
             )
         shown = []
         for column, unit in zip(zip(*measures, strict=True), (1e3, 1e3, 1, 1e-3), strict=True):

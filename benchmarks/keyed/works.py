@@ -1,4 +1,4 @@
-"""What is measured: keys, their types, and the batches that every engine reads from the same files."""
+"""The workloads: keys, their types, and the batches that every engine reads from the same files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ def keys_of(numbers: Longs, type: str) -> pa.Array:
 def all_keys(
     count: int, type: str, step: int = 1_000_000, *, in_order: bool = True
 ) -> Iterator[Batch]:
-    """Every key once, with its number for a value; so many at a time, those of a step from everywhere if in no order."""
+    """Yield batches of `step` keys, each key once with its number as value; the keys of a batch are scattered unless `in_order`."""
     prime = 1 if in_order else _prime_to(count)
     for begin in range(0, count, step):
         numbers = np.sort(np.arange(begin, min(count, begin + step)) * prime % count)

@@ -1,34 +1,33 @@
-"""How fast is operator state kept, stored and restored, next to Flink's own backend?
+"""Speed of filling, storing and restoring operator state, compared with Flink's backend.
 
     python -m benchmarks.operator_state --flink-jars flink-libraries
     python -m benchmarks.operator_state --rounds 3 --works strings,broadcast --parts times
     python -m benchmarks.operator_state --works longs10 --parts times   # Flink takes minutes
 
-Holdfast works in this process, Flink's `DefaultOperatorStateBackend` in a JVM that runs all the
-time; they take turns round by round, another one begins each time, and each measures itself.
-Everybody has warmed up before, and compares what was restored with what was stored. Figures are
-medians by the clock; `Flink / Holdfast` is the median of the rounds' ratios, above 1 where Holdfast
-is faster. CPU is that of all threads of this process, and of Flink's one thread without its
+Holdfast runs in this process, Flink's `DefaultOperatorStateBackend` in a JVM that stays up. Both run once
+per round, starting with a different one, and each measures itself. Both are warmed up and compare the restored with
+the stored state. Figures are medians of wall-clock time; `Flink / Holdfast` is the median of the rounds' ratios,
+above 1 where Holdfast is faster. CPU is that of all threads of this process, and of Flink's one thread without its
 garbage collector and compiler.
 
 - `fill`: `add_all` of a list of Python objects, `put_all` of a dictionary. Flink keeps references to
-  its objects, so it does next to nothing; Holdfast makes columns of them, which makes its
-  snapshots short. `fill from Arrow`: of an array, as a stream's batches have.
+  its objects, so it does almost no work; Holdfast converts them to columns, which shortens its
+  snapshots. `fill from Arrow`: from an array, as in the batches of a stream.
 - `sync`, `async`: both parts of a snapshot.
-- `metadata`: written and loaded again. The restore is of the handle in there.
-- `restore`: until there is a state object. Its elements are verified columns in memory then.
+- `metadata`: written and loaded again; the restore uses the loaded handle.
+- `restore`: until the state object exists; its elements are verified columns in memory.
   `… to objects`: a restore until each element is a Python object; Flink's restore ends with
   objects, so both are compared with the same figure.
 
-On disk both sides are at their defaults. Both sync each state file, and the metadata. Holdfast
-syncs the checkpoint's directory besides, so that the names last too, and its checksums are verified
-as a state is restored; Flink has neither. In memory both are allowed more than their usual 5 MiB.
+On disk both sides use their defaults and sync each state file and the metadata. Holdfast also
+syncs the checkpoint's directory, so that the names are durable, and verifies checksums
+during a restore; Flink does neither. In memory both may use more than their default of 5 MiB.
 
-Ten times as much state is more than ten times the work where it is read or copied into new memory:
-malloc hands out blocks of up to 32 MiB again and again, but larger ones are new pages each time, whose
-faults take longer than to fill them.
+Ten times the state is more than ten times the work where it is read or copied into new memory:
+malloc reuses blocks of up to 32 MiB, but larger ones are new pages each time, whose
+faults take longer than filling them.
 
-Flink's jars are in a Python package, and a JDK 17 has to be on the path; `make bench-flink` sees to
+Flink's jars are in a Python package, and a JDK 17 has to be on the path; `make bench-flink` downloads
 the jars:
 
     pip install --no-deps --target flink-libraries apache-flink-libraries
@@ -60,8 +59,8 @@ from benchmarks.operator_state.works import (
     Engine,
     Work,
 )
+from benchmarks.rounds import Cost, in_fresh_process, left_out_on_failure, measure_rounds, some_of
 from benchmarks.state_files import flink_jars, flink_version, new_directory
-from benchmarks.turns import Cost, in_fresh_process, left_out_on_failure, some_of, take_turns
 
 PARTS = ("times", "linear", "memory")
 
@@ -69,10 +68,10 @@ TITLES = {"holdfast": "Holdfast", "flink": "Flink"}
 
 
 def main() -> None:
-    """Take turns and print the tables."""
+    """Measure all rounds and print the tables."""
     options = _options()
     jars = flink_jars(options.flink_jars)
-    scaled = {work.name: _scaled(work, options.scale) for work in [*WORKS, TEN_TIMES_LONGS]}
+    scaled = {work.name: _scale(work, options.scale) for work in [*WORKS, TEN_TIMES_LONGS]}
     report = Report()
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="holdfast-benchmark-", dir=options.directory)
@@ -81,15 +80,15 @@ def main() -> None:
         engines: dict[str, Engine] = {"holdfast": holdfast}
         with left_out_on_failure(TITLES["flink"], "flink", engines):
             if jars is None:
-                print("no Flink here (see --help): Holdfast alone")
+                print("no Flink here (see --help): only Holdfast is measured")
             else:
                 print(f"Flink {flink_version(jars)}, ", end="")
-                where = new_directory(directory, "flink")
-                engines["flink"] = stack.enter_context(flink(where, jars))
+                flink_directory = new_directory(directory, "flink")
+                engines["flink"] = stack.enter_context(flink(flink_directory, jars))
         print(f"Python {sys.version.split()[0]}, {os.cpu_count()} processors")
         if "times" in options.parts:
             for work in options.works:
-                report.add(_compared(scaled[work.name], engines, options))
+                report.add(_compare_engines(scaled[work.name], engines, options))
         if "linear" in options.parts:
             works = {name: scaled[name] for name in (LONGS.name, TEN_TIMES_LONGS.name)}
             report.add_linear(_growing(works, holdfast, options.rounds))
@@ -120,13 +119,15 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _scaled(work: Work, scale: float) -> Work:
+def _scale(work: Work, scale: float) -> Work:
     if scale == 1:
         return work
     return replace(work, title=f"{work.title} x {scale:g}", count=int(work.count * scale))
 
 
-def _compared(work: Work, engines: dict[str, Engine], options: argparse.Namespace) -> Compared:
+def _compare_engines(
+    work: Work, engines: dict[str, Engine], options: argparse.Namespace
+) -> Compared:
     """All engines' rounds of one work; those that fail are left out."""
     remaining = dict(engines)
     sizes: dict[str, dict[str, int]] = {}
@@ -141,8 +142,8 @@ def _compared(work: Work, engines: dict[str, Engine], options: argparse.Namespac
         return costs
 
     named = {name: (name, engine) for name, engine in remaining.items()}
-    take_turns(named, costs_of, options.warm_up, TITLES)
-    rounds = take_turns(named, costs_of, options.rounds, TITLES)
+    measure_rounds(named, costs_of, options.warm_up, TITLES)
+    rounds = measure_rounds(named, costs_of, options.rounds, TITLES)
     compared = Compared(work, rounds, sizes)
     print_compared(compared)
     return compared
@@ -158,8 +159,8 @@ def _growing(works: dict[str, Work], engine: Engine, rounds: int) -> Linear:
         return costs
 
     titles = {name: work.title for name, work in works.items()}
-    take_turns(works, costs_of, 1, titles)
-    linear = Linear(titles, take_turns(works, costs_of, rounds, titles))
+    measure_rounds(works, costs_of, 1, titles)
+    linear = Linear(titles, measure_rounds(works, costs_of, rounds, titles))
     print_linear(linear)
     return linear
 

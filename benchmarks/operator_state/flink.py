@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.operator_state.works import Measured, Work
-from benchmarks.turns import Cost, LeftOutError
+from benchmarks.rounds import Cost, LeftOutError
 
 _SOURCE = Path(__file__).parents[1] / "flink" / "OperatorState.java"
 
@@ -30,10 +30,10 @@ class Flink:
         for line in self._process.stdout:
             kind, _, rest = line.strip().partition(" ")
             if kind == "ok":  # anything else is a logger's
-                return _measured(rest)
+                return _parse_answer(rest)
             if kind == "failed":
                 raise LeftOutError(rest)
-        raise LeftOutError("its JVM has ended; the reason stands above")
+        raise LeftOutError("its JVM has ended; the reason is printed above")
 
 
 @contextmanager
@@ -56,13 +56,13 @@ def flink(directory: Path, jars: Path) -> Iterator[Flink]:
     ) as process:
         try:
             if process.stdout is None or not any(line == "ready\n" for line in process.stdout):
-                raise LeftOutError("its JVM has ended; the reason stands above")
+                raise LeftOutError("its JVM has ended; the reason is printed above")
             yield Flink(process)
         finally:
             process.terminate()
 
 
-def _measured(answer: str) -> Measured:
+def _parse_answer(answer: str) -> Measured:
     costs, sizes = {}, {}
     for word in answer.split():
         name, _, value = word.partition("=")

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.operator_state.works import TARGETS, Measured, Reading, Work, elements_of
-from benchmarks.turns import Cost, LeftOutError, peak_growth_bytes, timed
+from benchmarks.rounds import Cost, LeftOutError, peak_growth_bytes, time_action
 from holdfast.backends import (
     BroadcastState,
     ListState,
@@ -63,24 +63,24 @@ class Holdfast:
         state = _STATES[work.kind]
         costs: dict[str, Cost] = {}
         backend = OperatorStateBackend()
-        costs["fill"], _ = timed(lambda: state.fill(state.of(backend), elements))
+        costs["fill"], _ = time_action(lambda: state.fill(state.of(backend), elements))
         if work.in_arrow:
             other = state.of(OperatorStateBackend())
             columns = pa.array(elements, other.type)
-            costs["fill_arrow"], _ = timed(lambda: state.fill(other, columns))
+            costs["fill_arrow"], _ = time_action(lambda: state.fill(other, columns))
         location = self._begin(target)
-        costs["sync"], snapshot = timed(lambda: backend.snapshot(location))
-        costs["async"], result = timed(snapshot.run)
-        handle = _written(result)
+        costs["sync"], snapshot = time_action(lambda: backend.snapshot(location))
+        costs["async"], result = time_action(snapshot.run)
+        handle = _operator_handle(result)
         sizes = {"stored": handle.size}
         completed = None
         if target == "disk":
-            costs["commit"], completed = timed(partial(self._commit, location, handle))
+            costs["commit"], completed = time_action(partial(self._commit, location, handle))
             sizes["metadata"] = completed.metadata_bytes
-            costs["load"], handle = timed(partial(_loaded, completed))
-        costs["restore"], restored = timed(partial(state.restored, handle))
-        del restored  # nobody else has two
-        costs["objects"], objects = timed(lambda: state.objects(state.restored(handle)))
+            costs["load"], handle = time_action(partial(_load_handle, completed))
+        costs["restore"], restored = time_action(partial(state.restore, handle))
+        del restored  # no other action holds two copies
+        costs["objects"], objects = time_action(lambda: state.objects(state.restore(handle)))
         if objects != elements:
             raise LeftOutError("what was restored is not what was stored")
         if completed is not None:
@@ -92,7 +92,7 @@ class Holdfast:
         state = _STATES[work.kind]
 
         def snapshot(backend: OperatorStateBackend) -> OperatorStateHandle:
-            return _written(backend.snapshot(self._begin(target)).run())
+            return _operator_handle(backend.snapshot(self._begin(target)).run())
 
         small, large = OperatorStateBackend(), OperatorStateBackend()
         for backend, count in ((small, 100_000), (large, work.count)):
@@ -130,14 +130,14 @@ def growth_bytes_of(work: Work, directory: Path) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """How a kind of state is got, filled, and read as Python objects."""
+    """The functions that get a type of state, fill it, and read it as Python objects."""
 
     of: Callable[[OperatorStateBackend], Any]
     fill: Callable[[Any, Any], None]
     objects: Callable[[Any], Any]
 
-    def restored(self, handle: OperatorStateHandle) -> Any:
-        """The state behind a handle."""
+    def restore(self, handle: OperatorStateHandle) -> Any:
+        """Restore the state of a handle."""
         return self.of(OperatorStateBackend.restore([handle]))
 
 
@@ -161,13 +161,13 @@ _STATES = {
 }
 
 
-def _written(result: SnapshotResult) -> OperatorStateHandle:
+def _operator_handle(result: SnapshotResult) -> OperatorStateHandle:
     if not result.state.managed_operator:
         raise LeftOutError("it has stored nothing")
     return result.state.managed_operator[0]
 
 
-def _loaded(completed: CompletedCheckpoint) -> OperatorStateHandle:
+def _load_handle(completed: CompletedCheckpoint) -> OperatorStateHandle:
     (subtask,) = load_checkpoint(completed.location).metadata.operators["rows"].subtasks.values()
     (handle,) = subtask.managed_operator
     return handle

@@ -1,4 +1,4 @@
-"""The tables, and what they say about the goals."""
+"""The tables, and the check of the goals."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from benchmarks.operator_state.works import LONGS, TEN_TIMES_LONGS, Work
-from benchmarks.turns import Cost, Rounds
+from benchmarks.rounds import Cost, Rounds
 
 T = TypeVar("T")
 
-MOST_SYNC_MS = 5.0
-LEAST_SNAPSHOT_RATIO = 20.0
-LEAST_RESTORE_RATIO = 50.0
-MOST_STORED = 1.05
+MAX_SYNC_MS = 5.0
+MIN_SNAPSHOT_RATIO = 20.0
+MIN_RESTORE_RATIO = 50.0
+MAX_STORED = 1.05
 """Times the raw size."""
-MOST_METADATA_BYTES = 1 << 10
-MOST_GROWTH = 11.0
+MAX_METADATA_BYTES = 1 << 10
+MAX_GROWTH = 11.0
 """For ten times the elements."""
-MOST_COPIED = 0.25
+MAX_COPIED = 0.25
 """The part of the state that a snapshot may add to memory: far from a second copy."""
 
 _ROWS = {
@@ -48,7 +48,7 @@ _SAME_FOR_FLINK = {
     "memory objects": "memory restore",
     "disk objects": "disk restore",
 }
-"""What Flink's figure to compare with is called, where it isn't called the same."""
+"""Flink's action to compare with, where its name differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Compared:
 
     @property
     def actions(self) -> list[str]:
-        """What was measured, in the table's order."""
+        """The measured actions, in the table's order."""
         return [action for action in _ROWS if action in self.rounds[0]["holdfast"]]
 
     def median_ms(self, engine: str, action: str, of: Callable[[Cost], float]) -> float:
@@ -91,7 +91,7 @@ class Linear:
 
     @property
     def actions(self) -> list[str]:
-        """What was measured, in the table's order."""
+        """The measured actions, in the table's order."""
         return [action for action in _ROWS if action in next(iter(self.rounds[0].values()))]
 
     def median_ms(self, name: str, action: str) -> float:
@@ -108,7 +108,7 @@ class Linear:
 
 @dataclass(slots=True)
 class Report:
-    """All that was measured in one run."""
+    """All measurements of one run."""
 
     compared: list[Compared] = field(default_factory=list)
     linear: Linear | None = None
@@ -130,7 +130,7 @@ class Report:
             print(f"{target:34}{count / 1e6:>14.1f} MB = {share:.2f} of the state's size")
 
     def print_goals(self) -> None:
-        """Which goals are met."""
+        """Print each goal, and whether it is met."""
         print("\ngoals")
         for comparison in self.compared:
             if comparison.work.name == LONGS.name:
@@ -141,8 +141,8 @@ class Report:
             _print_goal_of_growth(self.linear)
         if self.growth:
             share = self.growth["disk"]
-            text = f"a snapshot to disk adds at most {MOST_COPIED:g} of the state to memory"
-            _print_goal(text, f"{share:.2f}", share <= MOST_COPIED)
+            text = f"a snapshot to disk adds at most {MAX_COPIED:g} of the state to memory"
+            _print_goal(text, f"{share:.2f}", share <= MAX_COPIED)
         with_flink = [comparison for comparison in self.compared if "flink" in comparison.engines]
         if with_flink:
             _print_goal_of_cells(with_flink)
@@ -194,33 +194,33 @@ def _cells(compared: Compared, action: str) -> list[str]:
 def _print_goals_of_longs(comparison: Compared) -> None:
     for target in ("memory", "disk"):
         ours_ms = comparison.median_ms("holdfast", f"{target} sync", _wall)
-        text = f"sync part of {comparison.work.title} at most {MOST_SYNC_MS:g} ms, {target}"
-        _print_goal(text, f"{ours_ms:.3f} ms", ours_ms <= MOST_SYNC_MS)
+        text = f"sync part of {comparison.work.title} at most {MAX_SYNC_MS:g} ms, {target}"
+        _print_goal(text, f"{ours_ms:.3f} ms", ours_ms <= MAX_SYNC_MS)
     if "flink" not in comparison.engines:
         return
     ratio = comparison.ratio("disk sync", "disk async")
-    text = f"its snapshot to disk at least {LEAST_SNAPSHOT_RATIO:g} x as fast as Flink's"
-    _print_goal(text, f"{ratio:.1f} x", ratio >= LEAST_SNAPSHOT_RATIO)
+    text = f"its snapshot to disk at least {MIN_SNAPSHOT_RATIO:g} x as fast as Flink's"
+    _print_goal(text, f"{ratio:.1f} x", ratio >= MIN_SNAPSHOT_RATIO)
     for action in ("disk restore", "disk objects"):
         ratio = comparison.ratio(action)
-        text = f"its {_full_title(action)} at least {LEAST_RESTORE_RATIO:g} x"
-        _print_goal(text, f"{ratio:.1f} x", ratio >= LEAST_RESTORE_RATIO)
+        text = f"its {_full_title(action)} at least {MIN_RESTORE_RATIO:g} x"
+        _print_goal(text, f"{ratio:.1f} x", ratio >= MIN_RESTORE_RATIO)
 
 
 def _print_goals_of_sizes(compared: Iterable[Compared]) -> None:
     for comparison in compared:
         share = comparison.sizes["holdfast"]["disk stored"] / comparison.work.raw_bytes
-        text = f"stored size at most {MOST_STORED:g} of raw, {comparison.work.title}"
-        _print_goal(text, f"{share:.3f}", share <= MOST_STORED)
-    most = max(comparison.sizes["holdfast"]["disk metadata"] for comparison in compared)
-    text = f"metadata smaller than {MOST_METADATA_BYTES} B"
-    _print_goal(text, f"{most} B", most < MOST_METADATA_BYTES)
+        text = f"stored size at most {MAX_STORED:g} of raw, {comparison.work.title}"
+        _print_goal(text, f"{share:.3f}", share <= MAX_STORED)
+    metadata_bytes = max(comparison.sizes["holdfast"]["disk metadata"] for comparison in compared)
+    text = f"metadata smaller than {MAX_METADATA_BYTES} B"
+    _print_goal(text, f"{metadata_bytes} B", metadata_bytes < MAX_METADATA_BYTES)
 
 
 def _print_goal_of_growth(linear: Linear) -> None:
     growth = {_full_title(action): linear.growth(action) for action in linear.actions}
-    steep = {title: ratio for title, ratio in growth.items() if ratio > MOST_GROWTH}
-    text = f"{TEN_TIMES_LONGS.title} at most {MOST_GROWTH:g} x {LONGS.title}"
+    steep = {title: ratio for title, ratio in growth.items() if ratio > MAX_GROWTH}
+    text = f"{TEN_TIMES_LONGS.title} at most {MAX_GROWTH:g} x {LONGS.title}"
     _print_goal(text, f"{len(growth) - len(steep)} of {len(growth)}", not steep)
     for title, growth_of_size in steep.items():
         print(f"        {title}: {growth_of_size:.1f} x")

@@ -1,4 +1,4 @@
-"""Which states are measured, and what an engine has to be able to do."""
+"""The measured states, and the interface of an engine."""
 
 import array
 import random
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from benchmarks.turns import Cost
+from benchmarks.rounds import Cost
 
 TARGETS = ("memory", "disk")
-"""Where snapshots go."""
+"""Targets of snapshots."""
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Work:
     """A state.
 
     Attributes:
-        kind: `longs`, `strings`, `records` or `broadcast`: what both sides call the elements.
-        count: How many there are.
-        element_bytes: What one is at least, without its length.
-        in_arrow: Whether elements could come in Arrow arrays of their own type.
+        kind: Name of the type of elements on both sides: `longs`, `strings`, `records` or `broadcast`.
+        count: Number of elements.
+        element_bytes: Minimum size of an element, without its length.
+        in_arrow: Whether a stream could pass the elements in an Arrow array of the same type.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Work:
 
     @property
     def raw_bytes(self) -> int:
-        """What all elements are at least."""
+        """Minimum size of all elements."""
         return self.count * self.element_bytes
 
 
@@ -62,11 +62,11 @@ WORKS = [
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one engine has measured.
+    """Measurements of one engine.
 
     Attributes:
         costs: By action.
-        sizes: Bytes of what was `stored`, and of the `metadata`.
+        sizes: Bytes of the `stored` state, and of the `metadata`.
     """
 
     costs: dict[str, Cost]
@@ -74,7 +74,7 @@ class Measured:
 
 
 class Engine(Protocol):
-    """Somebody who keeps state."""
+    """An engine that keeps operator state."""
 
     def measure(self, work: Work, target: str) -> Measured:
         """Fill a state, take a snapshot, restore it, and compare.
@@ -87,7 +87,7 @@ class Engine(Protocol):
 
 @lru_cache(maxsize=2)  # 10 M integers take 400 MB
 def elements_of(kind: str, count: int) -> Any:
-    """What is in a state: a list, or a dictionary for broadcast state."""
+    """Return the elements of a state: a list, or a dictionary for broadcast state."""
     source = random.Random(7)  # noqa: S311  # no secret
     match kind:
         case "longs":

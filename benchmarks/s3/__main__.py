@@ -1,36 +1,36 @@
-"""How fast do state files get to an S3 store and back, next to what others use?
+"""Speed of writing and reading state files on S3, compared with other clients.
 
     python -m benchmarks.s3 --server minio
     python -m benchmarks.s3 --server sink --rounds 5 --works small,files --engines holdfast,obstore
     python -m benchmarks.s3 --endpoint $endpoint --access-key $access_key --secret-key $secret_key
 
-`--server` starts one of those of `infra/s3`; `sink` throws bodies away, so that the client's own
-cost shows. All engines work in one process, each with a bucket of its own and as many threads, and
-take turns round by round; another one begins each time. Everybody has warmed up before.
+`--server` starts one of those of `infra/s3`; `sink` throws bodies away, so that the client's
+cost shows. All engines run in one process, each with a separate bucket and the same number of threads,
+once per round, starting with a different one. Each is warmed up first.
 Figures are medians; a ratio in brackets is the median of the rounds' ratios to the first engine,
-above 1 where the first one is faster or needs less. Holdfast adds checksums of its own, asks the
-store to check one, and never replaces an object; what the peers do is said in `_peers.py`.
+above 1 where the first engine is faster or needs less. Holdfast adds its checksums, asks the
+store to check one, and never replaces an object; `peers.py` describes the other engines.
 
-Memory is measured in a fresh process for each engine, requests are counted by a proxy, both on runs
-of their own. An engine that is not installed or fails is left out from then on, with its reason.
+Memory is measured in a fresh process for each engine, requests are counted by a proxy, both in separate
+runs. An engine that is not installed or fails is left out from then on, and the reason is printed.
 """
 
 import argparse
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks.s3.engines import KINDS
-from benchmarks.s3.measuring import ACTIONS, costs_of, growth_bytes_of, requests_of
-from benchmarks.s3.server import Server, started
-from benchmarks.s3.works import WORKS, Bucket, Engine
-from benchmarks.turns import (
+from benchmarks.rounds import (
     left_out_on_failure,
+    measure_rounds,
     print_header,
     print_row,
     print_times,
     some_of,
-    take_turns,
 )
+from benchmarks.s3.engines import KINDS
+from benchmarks.s3.measuring import ACTIONS, costs_of, growth_bytes_of, requests_of
+from benchmarks.s3.server import Server, run_server
+from benchmarks.s3.works import WORKS, Bucket, Engine
 from holdfast.testing import http_faults
 
 PARTS = ("times", "memory", "requests")
@@ -39,11 +39,11 @@ TITLES = {name: kind.name for name, kind in KINDS.items()}
 
 
 def main() -> None:
-    """Take turns and print the tables."""
+    """Measure all rounds and print the tables."""
     options = _options()
     with ExitStack() as stack:
         server = (
-            stack.enter_context(started(options.server))
+            stack.enter_context(run_server(options.server))
             if options.server
             else Server(options.endpoint, options.access_key, options.secret_key)
         )
@@ -57,7 +57,7 @@ def main() -> None:
                 print(f"{KINDS[kind].name}: {versions}")
         if "times" in options.parts:
             for work in options.works:
-                rounds = take_turns(engines, partial(costs_of, work), options.rounds, TITLES)
+                rounds = measure_rounds(engines, partial(costs_of, work), options.rounds, TITLES)
                 print_times(work.title, rounds, ACTIONS, TITLES)
         kinds = list(engines)
         if "memory" in options.parts:
@@ -72,9 +72,9 @@ def _options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--server", choices=["minio", "versitygw", "sink"], help="one to start")
-    where.add_argument("--endpoint", help="http:// URL of one that runs; needs its keys too")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--server", choices=["minio", "versitygw", "sink"], help="one to start")
+    source.add_argument("--endpoint", help="http:// URL of one that runs; needs its keys too")
     parser.add_argument("--access-key")
     parser.add_argument("--secret-key")
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds")

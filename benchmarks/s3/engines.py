@@ -1,14 +1,14 @@
-"""Which engines there are."""
+"""The engines."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
+from benchmarks.rounds import LeftOutError, reason_of
 from benchmarks.s3.holdfast import Holdfast
 from benchmarks.s3.peers import Boto3, Obstore, Pyarrow, S3fs
 from benchmarks.s3.works import PART_BYTES, Bucket, Engine
-from benchmarks.turns import LeftOutError, reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Kind:
             raise LeftOutError(f"{error.name} is not installed") from error
 
     def warm_engine(self, bucket: Bucket) -> Engine:
-        """An engine that has done all that it has to do here, so that it is warm too.
+        """Return an engine that has run every action once.
 
         Raises:
             LeftOutError: It could not.

@@ -3,47 +3,47 @@
 import uuid
 from collections import Counter
 
-from benchmarks.s3.engines import KINDS, warm_up
-from benchmarks.s3.works import WORKS, Bucket, Engine, Work
-from benchmarks.turns import (
+from benchmarks.rounds import (
     Cost,
     LeftOutError,
     in_fresh_process,
     peak_growth_bytes,
-    timed,
-    timed_in_threads,
+    time_action,
+    time_in_threads,
 )
+from benchmarks.s3.engines import KINDS, warm_up
+from benchmarks.s3.works import WORKS, Bucket, Engine, Work
 from holdfast.testing import HttpFaults
 
 ACTIONS = ("write", "read", "delete")
 
 
 def costs_of(work: Work, engine: Engine) -> dict[str, Cost]:
-    """Let an engine do a work once; the costs by action.
+    """Run a workload once on an engine and return the costs by action.
 
     Raises:
-        LeftOutError: It has read something else than what it had written.
+        LeftOutError: The engine read other bytes than it wrote.
     """
     engine.begin(uuid.uuid4().hex)
-    wrote, files = timed_in_threads(
+    wrote, files = time_in_threads(
         work.threads, lambda number: engine.write(number, work.file_bytes), range(work.files)
     )
-    read, sizes = timed_in_threads(
+    read, sizes = time_in_threads(
         work.threads, lambda file: engine.read(file, work.file_bytes), files
     )
     if sizes != [work.file_bytes] * work.files:
         raise LeftOutError(f"it read {sum(sizes)} bytes of {work.title}")
-    deleted, _ = timed(engine.delete)
+    deleted, _ = time_action(engine.delete)
     return dict(zip(ACTIONS, (wrote, read, deleted), strict=True))
 
 
 def requests_of(kind: str, bucket: Bucket, proxy: HttpFaults) -> dict[str, str]:
-    """How many requests an engine makes, by title, and what it says it is when it writes.
+    """Count the requests of an engine, by title, and return the user agent of its writes, too.
 
     Args:
-        kind: Which one, of `KINDS`.
-        bucket: A bucket that is reached through the proxy.
-        proxy: What counts them.
+        kind: Name of the engine in `KINDS`.
+        bucket: A bucket reached through the proxy.
+        proxy: Counts the requests.
     """
     engine = KINDS[kind].warm_engine(bucket)
     requests, agents = {}, Counter[str]()
@@ -63,7 +63,7 @@ def requests_of(kind: str, bucket: Bucket, proxy: HttpFaults) -> dict[str, str]:
         engine.delete()
     work = WORKS[0]
     engine.begin(uuid.uuid4().hex)
-    timed_in_threads(
+    time_in_threads(
         work.threads, lambda number: engine.write(number, work.file_bytes), range(work.files)
     )
     proxy.requests.clear()
@@ -74,7 +74,7 @@ def requests_of(kind: str, bucket: Bucket, proxy: HttpFaults) -> dict[str, str]:
 
 
 def growth_bytes_of(kind: str, bucket: Bucket, work: Work) -> dict[str, int]:
-    """By how much a fresh process grows at most while it writes, and then while it reads.
+    """Return the peak growth of a fresh process while it writes, and then while it reads.
 
     Raises:
         LeftOutError: The engine failed there.

@@ -1,9 +1,9 @@
-"""What others use, each as its documentation has it, where that is clean.
+"""Other clients, each used as its documentation recommends, where that is clean.
 
-Clean means that a producer which fails publishes nothing. Files that fit into one part are at hand as
-a whole, so that the peers may take their shortest way for them; Holdfast gets no such hint. Beside
-the checksum that a library sends by itself it signs no SHA-256 of the body, as over HTTPS; obstore
-does, because it sends no other one.
+Clean means that a failing producer publishes nothing. Files that fit into one part are passed as
+a whole, so that the peers may use their fastest path for them; Holdfast gets no such hint. Apart from
+its default checksum a library signs no SHA-256 of the body, as over HTTPS; obstore
+does, because it sends no other checksum.
 """
 
 import io

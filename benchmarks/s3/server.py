@@ -17,7 +17,7 @@ _INFRA = Path(__file__).parents[2] / "infra" / "s3"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How to reach a server."""
+    """Endpoint and keys of a server."""
 
     endpoint: str
     access_key: str
@@ -52,8 +52,8 @@ class Server:
 
 
 @contextmanager
-def started(name: str) -> Iterator[Server]:
-    """A server of `infra/s3` that runs until the block is left."""
+def run_server(name: str) -> Iterator[Server]:
+    """Run a server of `infra/s3` until the block is left."""
     start = subprocess.run([_INFRA / "start", name], check=False, stdout=subprocess.PIPE, text=True)
     if start.returncode:
         sys.exit(f"{name} did not start")

@@ -1,4 +1,4 @@
-"""What is done, and what an engine has to be able to do."""
+"""The workloads, and the interface of an engine."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any, Protocol
 CHUNK_BYTES = 1 << 20
 PART_BYTES = 8 << 20
 CONCURRENCY = 4
-"""Parts of one file that are on their way at a time."""
+"""Parts of one file in flight at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """So many files of so many bytes, by so many threads."""
+    """A workload: number and size of its files, and number of threads."""
 
     name: str
     title: str
@@ -30,7 +30,7 @@ WORKS = [
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket of an engine's own, and how to reach it."""
+    """The bucket of one engine, with its endpoint and keys."""
 
     name: str
     endpoint: str
@@ -47,15 +47,15 @@ class Engine(Protocol):
     """
 
     def begin(self, prefix: str) -> None:
-        """What follows is about files below a prefix, which nobody has used."""
+        """Use a new prefix for the files of the following calls."""
         ...
 
     def write(self, number: int, file_bytes: int) -> Any:
-        """Store a file of zeros; what is returned leads to it."""
+        """Store a file of zeros and return its reference for `read`."""
         ...
 
     def read(self, written: Any, file_bytes: int) -> int:
-        """Read all of it in pieces that take bounded memory; the number of bytes."""
+        """Read a file in pieces with bounded memory and return the number of bytes."""
         ...
 
     def delete(self) -> None:
@@ -66,12 +66,12 @@ class Engine(Protocol):
 def chunks(file_bytes: int) -> Iterator[bytes]:
     """The content of a file, as a producer makes it.
 
-    Each chunk is memory of its own: obstore keeps what it is given instead of copying it.
+    Each chunk has separate memory: obstore keeps a reference instead of a copy.
     """
     for begin in range(0, file_bytes, CHUNK_BYTES):
         yield zeros(min(CHUNK_BYTES, file_bytes - begin))
 
 
 def zeros(count: int) -> bytes:
-    """So many, in memory that is there; that of `bytes(count)` is not, until it is written to."""
+    """Return zeros in resident memory; that of `bytes(count)` is not resident before it is written to."""
     return b"\0" * count

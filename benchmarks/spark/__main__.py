@@ -1,9 +1,9 @@
-"""What a micro-batch and a row cost with Holdfast, with Spark's own state, and without state.
+"""Cost of a micro-batch and of a row with Holdfast, with Spark's state, and without state.
 
     python -m benchmarks.spark [--rounds 5] [--batches 20] [--only batch|row]
 
-The queries take turns in one Spark, round by round over the same files, another one first each time.
-The figure is the median period of a micro-batch in a round (Spark's own `triggerExecution`).
+In each round every query runs once over the same files in one Spark session, starting with a different one.
+The figure is the median period of a micro-batch in a round (Spark's `triggerExecution`).
 """
 
 import argparse
@@ -31,8 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each query")
-    parser.add_argument("--batches", type=int, default=20, help="counted batches of a turn")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds")
+    parser.add_argument("--batches", type=int, default=20, help="counted batches per round")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a large batch")
     parser.add_argument("--only", choices=["batch", "row"], help="one of the two tables")
     options = parser.parse_args()
@@ -65,11 +65,11 @@ def session(directory: Path) -> SparkSession:
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
-        # Compilers that end take along the count of what they used.
+        # The CPU time of a compiler thread is lost when the thread ends.
         .config("spark.driver.extraJavaOptions", "-XX:-UseDynamicNumberOfCompilerThreads")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # As Spark itself has it for queries with state of its own; to Spark ours have none. Its setting
+        # Spark does so for its stateful queries; to Spark ours are stateless. Its setting
         # for streams without state doesn't reach what runs in foreachBatch.
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
@@ -101,13 +101,13 @@ def measure(
 ) -> dict[str, list[float]]:
     """Median period of each round by query, milliseconds, without the first batches; one that fails is left out."""
     periods: dict[str, list[float]] = {name: [] for name in queries()}
-    for turn in range(rounds):
+    for number in range(rounds):
         names = list(periods)
         new = queries()
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in names[number % len(names) :] + names[: number % len(names)]:
             try:
                 periods[name].append(_median_period(spark, directory, source, new[name], warm_up))
-            except Exception as error:  # noqa: BLE001  # the others go on
+            except Exception as error:  # noqa: BLE001  # the others continue
                 print(f"{name} is left out: {str(error).strip().splitlines()[0]}")
                 del periods[name]
     return periods

@@ -2,15 +2,16 @@
 
     python -m benchmarks.spark.keyed [--keys 1000 100000] [--only aggregates] [--rounds 3]
 
-The queries take turns in one Spark over the same files: the first has each key once, then keys are uniform. The figure
-is the median period of a micro-batch in a round (Spark's own `triggerExecution`), the first ones left out. Ratios are to
-Spark's query in the same round. Beside it stands the CPU time of a batch, of the driver, the JVM and all workers, which other
-work on the machine changes less; and the same without the JVM's compilers, which take much of what such short queries use,
-and nothing once a query has run for some minutes. Of the class that takes frames it says, too, what its own code takes
-for a batch, without state and Spark: pandas makes and adds up frames there, which no side can make faster.
+In each round every query runs once over the same files in one Spark session: the first file has each key once, then keys
+are uniform. The figure is the median period of a micro-batch in a round (Spark's `triggerExecution`), without the first
+ones. Ratios are to Spark's query in the same round. The CPU time of a batch, of the driver, the JVM and all workers, is
+printed as well, since other load on the machine affects it less; and the same without the JVM's compilers, which use much
+of the time of such short queries, and none once a query has run for some minutes. For the class that processes frames the
+CPU time of its code is printed, too, without state and Spark: pandas builds and sums frames there, at the same cost for
+every side.
 
-Spark's processors take a third of a millisecond to a whole one for a key, so that their batches are smaller where there are
-many keys. At the end comes the table of README.
+Spark's processors need a third of a millisecond to one millisecond per key, so their batches are smaller where there are
+many keys. The last output is the table of README.
 """
 
 import argparse
@@ -44,7 +45,7 @@ _STATE = "n long, total double"
 
 
 class _Total(StatefulProcessor):
-    """What both flavours share."""
+    """The common code of both processors."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total: Any = handle.getValueState("total", _STATE)
@@ -59,7 +60,7 @@ class _Total(StatefulProcessor):
         return (key[0], *after)
 
 
-class TotalOfRows(_Total):
+class RowTotal(_Total):
     """Takes rows one by one."""
 
     def handleInputRows(  # noqa: N802  # Spark's names
@@ -76,7 +77,7 @@ class TotalOfRows(_Total):
         yield Row(key=key_, n=n, total=amount)
 
 
-class TotalOfFrames(_Total):
+class FrameTotal(_Total):
     """Takes frames of pandas."""
 
     def handleInputRows(  # noqa: N802  # Spark's names
@@ -95,16 +96,16 @@ class TotalOfFrames(_Total):
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured together.
+    """A group of queries measured together.
 
     Attributes:
         group: The queries.
         keys: How many keys have state.
         rows: Rows of a batch.
-        batches: Counted batches of a turn.
-        rounds: Counted turns of each query.
-        warm_up: Batches of a turn that are not counted; the first has each key once.
-        first_rounds: Turns that are not counted, in which the JVM compiles what all of them use.
+        batches: Counted batches per round.
+        rounds: Counted rounds.
+        warm_up: Batches per round that are not counted; the first has each key once.
+        first_rounds: Rounds that are not counted, in which the JVM compiles the code that all of them use.
     """
 
     group: str
@@ -140,7 +141,7 @@ def main() -> None:
     )
     parser.add_argument("--keys", type=int, choices=sizes, nargs="+", default=sizes)
     parser.add_argument("--only", choices=list(_GROUPS), nargs="+", default=list(_GROUPS))
-    parser.add_argument("--rounds", type=int, help="turns of each query; else what fits the size")
+    parser.add_argument("--rounds", type=int, help="counted rounds; default: depends on the size")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
     spark = session(directory)
@@ -150,9 +151,9 @@ def main() -> None:
             if part.keys in options.keys and part.group in options.only:
                 source = directory / f"source-{number}"
                 feed(source, part)
-                cpu = CpuOfBatches(part.warm_up)
+                cpu = BatchCpu(part.warm_up)
                 rounds = part.first_rounds + (options.rounds or part.rounds)
-                queries = partial(_turn, cpu, _GROUPS[part.group])
+                queries = partial(_record_cpu, cpu, _GROUPS[part.group])
                 periods = measure(spark, directory, source, queries, rounds, warm_up=part.warm_up)
                 table += report(part, periods, cpu)
                 shutil.rmtree(source)
@@ -160,18 +161,18 @@ def main() -> None:
         spark.stop()
         shutil.rmtree(directory)
     print(
-        "\n| | | as many events a second | CPU time of Spark's query, of ours | without the JVM's compilers |"
+        "\n| | | events per second, ratio | CPU time, Spark / Holdfast | without the JVM's compilers |"
         "\n|---|---|---|---|---|"
     )
     print("\n".join(table))
 
 
-def _turn(cpu: "CpuOfBatches", group: dict[str, Start]) -> dict[str, Start]:
-    return {name: partial(cpu.counted, name, start) for name, start in group.items()}
+def _record_cpu(cpu: "BatchCpu", group: dict[str, Start]) -> dict[str, Start]:
+    return {name: partial(cpu.start, name, start) for name, start in group.items()}
 
 
-class CpuOfBatches:
-    """CPU time of this process and all below it, batch by batch: that of the JVM and its workers, too.
+class BatchCpu:
+    """CPU time of this process and its descendants, the JVM and its workers included, batch by batch.
 
     Args:
         warm_up: How many batches of a query are not counted.
@@ -181,11 +182,11 @@ class CpuOfBatches:
         self._warm_up = warm_up
         self._used: dict[str, list[list[Used]]] = {}
 
-    def counted(self, name: str, start: Start, stream: DataFrame, checkpoint: str) -> Any:
-        """Start a query, and note from now on what is used up when its batches are written."""
+    def start(self, name: str, start: Start, stream: DataFrame, checkpoint: str) -> Any:
+        """Start a query, and record the CPU time so far whenever one of its batches is written."""
         used: list[Used] = []
         self._used.setdefault(name, []).append(used)
-        _BATCH_WRITTEN[:] = [lambda: used.append(_used())]
+        _BATCH_WRITTEN[:] = [lambda: used.append(_read_usage())]
         return start(stream, checkpoint)
 
     def ms(self, name: str) -> list[float]:
@@ -199,7 +200,7 @@ class CpuOfBatches:
     def _medians(self, name: str, seconds: Callable[["Used"], float]) -> list[float]:
         return [
             1000 * statistics.median(seconds(b) - seconds(a) for a, b in itertools.pairwise(used))
-            for used in (turn[self._warm_up - 1 :] for turn in self._used[name])
+            for used in (usages[self._warm_up - 1 :] for usages in self._used[name])
         ]
 
 
@@ -214,7 +215,7 @@ class Used:
     compilers_s: float
 
 
-def _used() -> Used:
+def _read_usage() -> Used:
     this = psutil.Process()
     used_s = compilers_s = 0.0
     for process in (this, *this.children(recursive=True)):
@@ -229,7 +230,7 @@ def _used() -> Used:
 
 
 def _compilers_s(pid: int) -> float:
-    """CPU time of the threads by which a JVM compiles."""
+    """Return the CPU time of the compiler threads of a JVM."""
     used_s = 0.0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -242,7 +243,7 @@ def _compilers_s(pid: int) -> float:
 
 @cache
 def _compiles(thread: Path) -> bool:
-    """Whether a thread compiles, by its name: a JVM starts and ends such threads, and to read all names takes long."""
+    """Return whether a thread compiles, by its name; cached, since reading the names of all threads is slow."""
     return "CompilerThre" in (thread / "comm").read_text()
 
 
@@ -259,17 +260,17 @@ def feed(source: Path, part: Part) -> None:
 
 
 class _NoState:
-    """State that is never there."""
+    """A state that is always empty."""
 
     def get(self) -> None:
-        """There is none."""
+        """Return no value."""
 
     def update(self, total: tuple[int, float]) -> None:
-        """Forget it."""
+        """Drop the value."""
 
 
 def own_ms(keys: int, rows: int) -> float:
-    """CPU time of what `TotalOfFrames` itself does in a batch, by a thousand keys with frames that are ready, milliseconds."""
+    """CPU time of what `FrameTotal` itself does in a batch, by a thousand keys with frames that are ready, milliseconds."""
     random = np.random.default_rng(7)
     rows_by_key = np.bincount(random.integers(0, keys, rows), minlength=keys)
     rows_by_key = rows_by_key[rows_by_key > 0]
@@ -277,7 +278,7 @@ def own_ms(keys: int, rows: int) -> float:
         pd.DataFrame({"key": np.full(n, key), "value": random.random(n)})
         for key, n in enumerate(rows_by_key[:1000].tolist())
     ]
-    processor = TotalOfFrames()
+    processor = FrameTotal()
     processor._total = _NoState()  # noqa: SLF001  # instead of a handle's
     before_s = time.process_time()
     for key, frame in enumerate(frames):
@@ -286,7 +287,7 @@ def own_ms(keys: int, rows: int) -> float:
     return 1000 * used_s * len(rows_by_key) / len(frames)
 
 
-def report(part: Part, periods: dict[str, list[float]], cpu: CpuOfBatches) -> list[str]:
+def report(part: Part, periods: dict[str, list[float]], cpu: BatchCpu) -> list[str]:
     """Print period of a micro-batch, events a second and CPU time of each query by round; the ratios as lines of a table."""
     print(
         f"\n{part.title}: ms, thousand events a second, ms of CPU, and of it without compilers, by round"
@@ -355,23 +356,23 @@ def _our_single_rows(stream: DataFrame, checkpoint: str) -> Any:
 
 def _native_rows(stream: DataFrame, checkpoint: str) -> Any:
     grouped = stream.groupBy("key")
-    return _start(grouped.transformWithState(TotalOfRows(), _RESULT, "update", "none"), checkpoint)
+    return _start(grouped.transformWithState(RowTotal(), _RESULT, "update", "none"), checkpoint)
 
 
 def _our_rows(stream: DataFrame, checkpoint: str) -> Any:
     grouped = _ours(stream)
-    return _start(grouped.transformWithState(TotalOfRows(), _RESULT, "update", "none"), checkpoint)
+    return _start(grouped.transformWithState(RowTotal(), _RESULT, "update", "none"), checkpoint)
 
 
 def _native_frames(stream: DataFrame, checkpoint: str) -> Any:
     grouped = stream.groupBy("key")
-    totals = grouped.transformWithStateInPandas(TotalOfFrames(), _RESULT, "update", "none")
+    totals = grouped.transformWithStateInPandas(FrameTotal(), _RESULT, "update", "none")
     return _start(totals, checkpoint)
 
 
 def _our_frames(stream: DataFrame, checkpoint: str) -> Any:
     grouped = _ours(stream)
-    totals = grouped.transformWithStateInPandas(TotalOfFrames(), _RESULT, "update", "none")
+    totals = grouped.transformWithStateInPandas(FrameTotal(), _RESULT, "update", "none")
     return _start(totals, checkpoint)
 
 

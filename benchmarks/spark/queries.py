@@ -1,4 +1,4 @@
-"""The queries that take turns. All count rows by key, and give what they counted to the driver."""
+"""The measured queries. All count rows by key and send the counts to the driver."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +22,7 @@ Start = Callable[[DataFrame, str], Any]
 """Takes the stream and Spark's checkpoint directory, and starts the query."""
 
 
-def counted(tables: list[pa.Table]) -> pa.Table:
+def sum_counts(tables: list[pa.Table]) -> pa.Table:
     """The sum of counts by key."""
     rows = pa.concat_tables(tables)
     return rows.group_by("key").aggregate([("n", "sum")]).rename_columns(["key", "n"])
@@ -42,14 +42,14 @@ class RunningCount(StatefulFunction):
         self._counts = context.operator_state_store.get_list_state(descriptor)
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        new = counted([_COUNTS.empty_table(), *(of_batch(batch) for batch in batches)])
-        all_counts = counted([self._counts.to_table(), new])
+        new = sum_counts([_COUNTS.empty_table(), *(of_batch(batch) for batch in batches)])
+        all_counts = sum_counts([self._counts.to_table(), new])
         self._counts.update(all_counts)
         changed = new.select(["key"]).join(all_counts, "key")
         yield from changed.cast(_COUNTS).to_batches()
 
 
-class RunningCountOfSpark(StatefulProcessor):
+class SparkRunningCount(StatefulProcessor):
     """The same with Spark's own state, one value for each key."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -87,7 +87,7 @@ class PassThrough(StatefulFunction):
 
 def _count_without_state(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     tables = [_COUNTS.empty_table(), *(of_batch(batch) for batch in batches)]
-    yield from counted(tables).to_batches()
+    yield from sum_counts(tables).to_batches()
 
 
 def _pass_through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,7 +102,7 @@ def _drop(rows: DataFrame, _batch_id: int) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _shuffled(rows: DataFrame) -> DataFrame:
+def _shuffle(rows: DataFrame) -> DataFrame:
     return rows.repartitionById(PARALLELISM, F.expr(f"cast(pmod(key, {PARALLELISM}) as int)"))
 
 
@@ -116,7 +116,7 @@ def _for_each_batch(function: Callable[[DataFrame, int], None]) -> Start:
 
 def _transform_with_state(stream: DataFrame, checkpoint: str) -> Any:
     counts = stream.groupBy("key").transformWithStateInPandas(
-        RunningCountOfSpark(), _COUNTS_IN_SPARK, "update", "none"
+        SparkRunningCount(), _COUNTS_IN_SPARK, "update", "none"
     )
     writer = counts.writeStream.outputMode("update").foreachBatch(_collect)
     return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
@@ -128,10 +128,10 @@ def counting_queries() -> dict[str, Start]:
     def plain(rows: DataFrame, batch_id: int) -> None:
         _collect(rows.mapInArrow(_count_without_state, _COUNTS_IN_SPARK), batch_id)
 
-    def shuffled(rows: DataFrame, batch_id: int) -> None:
-        plain(_shuffled(rows), batch_id)
+    def plain_after_shuffle(rows: DataFrame, batch_id: int) -> None:
+        plain(_shuffle(rows), batch_id)
 
-    def held(**options: str) -> Start:
+    def holdfast(**options: str) -> Start:
         operator = stateful(
             RunningCount(),
             sink=_collect,
@@ -144,9 +144,9 @@ def counting_queries() -> dict[str, Start]:
 
     return {
         "mapInArrow + collect, no state": _for_each_batch(plain),
-        "the same behind a shuffle": _for_each_batch(shuffled),
-        "Holdfast": held(),
-        "Holdfast, by key": held(key="key"),
+        "the same after a shuffle": _for_each_batch(plain_after_shuffle),
+        "Holdfast": holdfast(),
+        "Holdfast, by key": holdfast(key="key"),
         "transformWithStateInPandas": _transform_with_state,
     }
 
@@ -157,10 +157,10 @@ def passing_queries() -> dict[str, Start]:
     def plain(rows: DataFrame, batch_id: int) -> None:
         _drop(rows.mapInArrow(_pass_through, SCHEMA), batch_id)
 
-    def shuffled(rows: DataFrame, batch_id: int) -> None:
-        plain(_shuffled(rows), batch_id)
+    def plain_after_shuffle(rows: DataFrame, batch_id: int) -> None:
+        plain(_shuffle(rows), batch_id)
 
-    def held(**options: str | bool) -> Start:
+    def holdfast(**options: str | bool) -> Start:
         operator = stateful(
             PassThrough(),
             sink=_drop,
@@ -172,8 +172,8 @@ def passing_queries() -> dict[str, Start]:
 
     return {
         "mapInArrow, no state": _for_each_batch(plain),
-        "the same behind a shuffle": _for_each_batch(shuffled),
-        "Holdfast": held(),
-        "Holdfast, by key": held(key="key"),
-        "Holdfast, forward": held(forward=True),
+        "the same after a shuffle": _for_each_batch(plain_after_shuffle),
+        "Holdfast": holdfast(),
+        "Holdfast, by key": holdfast(key="key"),
+        "Holdfast, forward": holdfast(forward=True),
     }

@@ -1,4 +1,4 @@
-"""Engines take turns, round by round: what that costs each of them, and the tables of it."""
+"""Rounds in which every engine runs once: their costs, and the tables of the figures."""
 
 import argparse
 import gc
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class LeftOutError(Exception):
-    """An engine can't be had here; the text says why."""
+    """An engine is unavailable or failed; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one action took: seconds by the clock, and of all processors in the engine's process."""
+    """Cost of one action: wall-clock seconds, and CPU seconds of all threads of the engine's process."""
 
     wall_s: float
     cpu_s: float
@@ -38,24 +38,24 @@ _UNITS: dict[str, Callable[[Cost], float]] = {
 }
 
 
-def timed(action: Callable[[], T]) -> tuple[Cost, T]:
-    """The cost of an action in this process, and its result."""
-    gc.collect()  # nobody pays for what another one left behind
+def time_action(action: Callable[[], T]) -> tuple[Cost, T]:
+    """Return the cost of an action in this process, and its result."""
+    gc.collect()  # no engine pays for the garbage of another
     cpu, wall = time.process_time(), time.perf_counter()
     result = action()
     return Cost(time.perf_counter() - wall, time.process_time() - cpu), result
 
 
-def timed_in_threads(
+def time_in_threads(
     threads: int, action: Callable[[Any], T], items: Iterable[Any]
 ) -> tuple[Cost, list[T]]:
-    """The cost of an action on all items, so many at a time, and its results in their order."""
+    """Return the cost of an action on all items, run by a number of threads, and the results in order."""
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(time.sleep, [0.01] * threads))  # all threads run
-        return timed(lambda: list(pool.map(action, items)))
+        return time_action(lambda: list(pool.map(action, items)))
 
 
-def take_turns(
+def measure_rounds(
     engines: dict[str, T],
     costs_of: Callable[[T], dict[str, Cost]],
     rounds: int,
@@ -63,22 +63,22 @@ def take_turns(
     *,
     after_round: Callable[[], object] = lambda: None,
 ) -> Rounds:
-    """Let every engine work once in each round; another one begins each time.
+    """Run every engine once in each round, starting with a different one.
 
     Args:
-        engines: By name. Those that fail are removed, with their costs.
-        costs_of: Lets one of them work; the costs by action.
-        rounds: How many.
-        titles: What to call the engines.
-        after_round: Cleans up, when nobody works.
+        engines: By name. Failed engines are removed, with their costs.
+        costs_of: Runs one engine and returns its costs by action.
+        rounds: Number of rounds.
+        titles: Titles of the engines.
+        after_round: Cleans up between rounds.
     """
     rounds_: Rounds = []
     for number in range(rounds):
         names = list(engines)
-        turn = number % max(1, len(names))
+        first = number % max(1, len(names))
         rounds_.append({})
-        for name in names[turn:] + names[:turn]:
-            os.sync()  # nobody waits for what another one has written
+        for name in names[first:] + names[:first]:
+            os.sync()  # no engine waits for the writes of another
             with left_out_on_failure(titles[name], name, engines):
                 rounds_[-1][name] = costs_of(engines[name])
         after_round()
@@ -87,12 +87,12 @@ def take_turns(
 
 @contextmanager
 def left_out_on_failure(title: str, name: str, remaining: dict[str, Any]) -> Iterator[None]:
-    """Say why an engine takes no part any more, if it fails in the block."""
+    """Remove an engine that fails in the block, and print the reason."""
     try:
         yield
     except LeftOutError as error:
         reason = str(error)
-    except Exception as error:  # noqa: BLE001  # the others go on
+    except Exception as error:  # noqa: BLE001  # the others continue
         reason = reason_of(error)
     else:
         return
@@ -101,16 +101,16 @@ def left_out_on_failure(title: str, name: str, remaining: dict[str, Any]) -> Ite
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, on one line."""
+    """Return type and message of an error on one line."""
     text = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {text[:300]}"
 
 
 def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
-    """What a function returns in a process of its own.
+    """Call a function in a new process and return its result.
 
     Raises:
-        LeftOutError: It failed there.
+        LeftOutError: The function or its process failed.
     """
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
@@ -131,14 +131,14 @@ def in_fresh_process(work: Callable[..., T], *arguments: Any) -> T:
 def _send_result(sender: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     try:
         sender.send((work(*arguments), ""))
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is told
+    except Exception as error:  # noqa: BLE001  # the parent reports every error
         sender.send((None, reason_of(error)))
 
 
 def peak_growth_bytes(action: Callable[[], T]) -> tuple[int, T]:
-    """By how much this process grows at most during an action, and the action's result."""
+    """Return the peak growth of this process during an action, and the action's result."""
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # its peak begins anew at what is resident
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the resident memory
     begin = _memory_bytes("VmRSS")
     result = action()
     return _memory_bytes("VmHWM") - begin, result
@@ -150,15 +150,15 @@ def _memory_bytes(name: str) -> int:
 
 
 def some_of(known: Mapping[str, T]) -> Callable[[str], list[T]]:
-    """A type for argparse: names with commas between them, in the order in which they are known."""
+    """Return a type for argparse: names separated by commas, in the order of `known`."""
 
-    def parsed(text: str) -> list[T]:
+    def parse(text: str) -> list[T]:
         unknown = set(text.split(",")) - set(known)
         if unknown:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not of {', '.join(known)}")
         return [value for name, value in known.items() if name in text.split(",")]
 
-    return parsed
+    return parse
 
 
 def print_times(
