@@ -22,11 +22,7 @@ from typing import NamedTuple
 PENDING = (
     "docs/commit-protocol.md",
     "docs/file-format.md",
-    "docs/how-to-move-a-job.md",
-    "docs/how-to-read-and-write-state.md",
     "docs/how-to-read-flink-savepoints.md",
-    "docs/how-to-set-up-a-bucket.md",
-    "docs/how-to-use-hdfs.md",
     "docs/proof.md",
     "docs/troubleshooting.md",
 )
