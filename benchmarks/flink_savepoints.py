@@ -50,7 +50,9 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--forms", default=",".join(FORMS))
     parser.add_argument("--works", default=",".join(WORKS))
-    parser.add_argument("--directory", type=Path, help="where; it has to have room")
+    parser.add_argument(
+        "--directory", type=Path, help="directory for files, with enough free space"
+    )
     parser.add_argument("--work", nargs=3, metavar=("WORK", "POINTER", "TARGET"))
     options = parser.parse_args()
     if options.work:
@@ -183,7 +185,7 @@ def write_heap(
 
 
 def write_rocksdb(directory: Path, description: bytes, kind: str, groups: list[Numbers]) -> bytes:
-    """The same in files of RocksDB, as a native savepoint has them."""
+    """Write a savepoint of RocksDB files, as in a native savepoint."""
     options = rocksdict.Options(raw_mode=True)
     options.create_missing_column_families(True)
     table = rocksdict.BlockBasedOptions()

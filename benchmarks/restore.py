@@ -97,7 +97,7 @@ def storage(directory: str) -> Cost:
 
 
 def local(directory: str) -> Cost:
-    """The same, from the copies that an earlier task has left."""
+    """Restore from the local copies of an earlier task."""
     files = LocalFiles(
         root=f"{directory}/local",
         operator=digest_of(_UID),
@@ -114,7 +114,7 @@ def local(directory: str) -> Cost:
 
 
 def worker(directory: str) -> Cost:
-    """The same, from the memory of a process that has written the state itself."""
+    """Restore from the memory of the process that has written the state."""
     memory = WorkerMemory()
     assigned = _load_subtasks(directory)
     with tempfile.TemporaryDirectory(dir=directory) as again:
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--subtasks", type=int, default=4)
     parser.add_argument("--batches", type=int, default=4, help="into how many parts it is added")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--directory", type=Path, help="where to work")
+    parser.add_argument("--directory", type=Path, help="directory for files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         in_fresh_process(

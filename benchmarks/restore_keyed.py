@@ -229,7 +229,11 @@ def _options() -> argparse.Namespace:
         "--threads", type=lambda text: [int(word) for word in text.split(",")], default=[4]
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", type=Path, help="where to write; default: the system's own")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="directory for files; default: the system's temporary directory",
+    )
     return parser.parse_args()
 
 

@@ -97,10 +97,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--backends", nargs="*", default=BACKEND_NAMES)
-    parser.add_argument("--directory", type=Path, help="where to work")
+    parser.add_argument("--directory", type=Path, help="directory for files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        print("backend   format     ns a key  MiB of memory  MiB written")
+        print("backend   format   ns per key  MiB of memory  MiB written")
         for backend in arguments.backends:
             in_fresh_process(
                 partial(write, rows=arguments.rows, batches=arguments.batches), directory, backend

@@ -100,7 +100,7 @@ def _batches(
     if arguments.picture:
         titles = {name: SIDES[name].title for name in points}
         kind = f"{arguments.types[0]}, {arguments.spreads[0]}"
-        note = f"Count and sum by key ({kind}), {short(arguments.rows)} rows a batch, a snapshot after each."
+        note = f"Count and sum by key ({kind}), {short(arguments.rows)} rows per batch, a snapshot after each."
         draw(arguments.picture, points, titles, note)
 
 
@@ -126,7 +126,7 @@ def _timers(arguments: argparse.Namespace, options: parts.Options, summary: repo
     sides = parts.fire_timers(work, options)
     per_row, per_due = 1e9 / min(work.rows, work.keys), 1e9 / (work.keys / 10)
     report.print_per_step(
-        f"{short(work.keys)} timers, {work.type}: by timer, but where nothing fires and the snapshot by action",
+        f"{short(work.keys)} timers, {work.type}: per timer; `fire nothing` and `snapshot` per action",
         sides,
         {"register": (per_row, "ns"), "fire": (per_due, "ns"), "fire all": (per_due / 9, "ns")}
         | {"fire nothing": (1e3, "ms"), "snapshot": (1e3, "ms")},
@@ -140,9 +140,9 @@ def _maps(arguments: argparse.Namespace, options: parts.Options, summary: report
     sides = parts.access_maps(work, options)
     per_row = 1e9 / work.rows
     title = f"{short(work.keys)} entries of {short(work.keys / parts.ENTRIES)} keys, {work.type}"
-    steps = dict.fromkeys(("put_entries", "get_entries"), (per_row, "ns an entry"))
+    steps = dict.fromkeys(("put_entries", "get_entries"), (per_row, "ns per entry"))
     listed = 1e9 / (max(1, work.rows // parts.ENTRIES) * parts.ENTRIES)
-    steps |= {"list_entries": (listed, "ns an entry"), "snapshot": (1e3, "ms")}
+    steps |= {"list_entries": (listed, "ns per entry"), "snapshot": (1e3, "ms")}
     report.print_per_step(title, sides, steps)
     for step in ("put_entries", "get_entries", "list_entries"):
         summary.add_rounds(step.replace("_", " "), sides, report.step_cpu(step))
@@ -181,7 +181,7 @@ _PARTS: dict[str, Callable[[argparse.Namespace, parts.Options, report.Summary], 
 
 
 def _middle(arguments: argparse.Namespace) -> Work:
-    """The work of parts that have a single size: 1 M keys, or the largest that was asked for if that is less."""
+    """Return the workload of parts with a single size: 1 M keys, or the largest requested size if less."""
     keys = min(1_000_000, max(arguments.keys))
     return Work(keys, arguments.types[0], arguments.spreads[0], min(arguments.rows, keys))
 
@@ -215,7 +215,7 @@ def _arguments() -> argparse.Namespace:
     names(
         "--sides",
         tuple(SIDES),
-        f"{', '.join(SIDES)}; compared with the first, {HOLDFAST} as a rule",
+        f"{', '.join(SIDES)}; compared with the first, by default {HOLDFAST}",
     )
     parser.add_argument(
         "--keys",
@@ -226,12 +226,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=5, help="measured rounds, after one to warm up"
     )
-    parser.add_argument("--batches", type=int, default=8, help="of a turn")
-    parser.add_argument("--rows", type=int, default=100_000, help="of a batch")
-    parser.add_argument("--worst-batches", type=int, default=300, help="of `worst`")
-    parser.add_argument("--limit-mib", type=int, default=320, help="memory in `limit`")
-    parser.add_argument("--picture", type=Path, help="where to draw what batches cost by keys, SVG")
-    parser.add_argument("--directory", type=Path, help="where to write; default: the system's own")
+    parser.add_argument("--batches", type=int, default=8, help="batches per round")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows per batch")
+    parser.add_argument("--worst-batches", type=int, default=300, help="batches in `worst`")
+    parser.add_argument("--limit-mib", type=int, default=320, help="memory limit in `limit`")
+    parser.add_argument(
+        "--picture", type=Path, help="SVG file for a chart of the cost per batch by number of keys"
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="directory for files; default: the system's temporary directory",
+    )
     parser.add_argument(
         "--flink-jars", type=Path, help="a folder with flink-dist-*.jar in or below it"
     )

@@ -3,7 +3,7 @@
     python -m benchmarks.keyed.holdfast_backend columnar|heap|rocksdb value|reducing DIRECTORY [reopened]
 
 Totals are a value that is looked up and put, or a reducing state, which adds without looking. A snapshot
-goes to a storage in files, synced, as a subtask's does; all but heap tables keep local copies of shared files besides. Reopened
+goes to a storage in files, synced, as a subtask's does; all but heap tables also keep local copies of shared files. Reopened
 is the state with each batch, as Spark's tasks do it: from the checkpoint before, in a process that keeps its files mapped.
 """
 

@@ -60,10 +60,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keys", type=int, default=4000)
     parser.add_argument("--value-bytes", type=int, default=10_000)
-    parser.add_argument("--changed", type=int, default=100, help="keys of a batch")
+    parser.add_argument("--changed", type=int, default=100, help="changed keys per batch")
     parser.add_argument("--batches", type=int, default=40)
     options = parser.parse_args()
-    print("backend   CPU ms a batch  MB written a batch  MB of a checkpoint")
+    print("backend   CPU ms / batch  MB written / batch  MB of a checkpoint")
     for backend in _BACKENDS:
         with tempfile.TemporaryDirectory() as directory:
             measure = partial(

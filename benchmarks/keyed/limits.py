@@ -27,7 +27,7 @@ class Group:
     directory: Path
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The same command, in the group from its first moment."""
+        """Return a command that joins the group, then executes the given one."""
         script = 'echo $$ > "$0"/cgroup.procs && exec "$@"'
         return ["sh", "-c", script, str(self.directory), *command]
 

@@ -55,7 +55,7 @@ class RoundResult:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of a batch: the mean of each step, and what was done between them."""
+        """CPU time of a batch: the sum of the mean of each step, plus the time between commands."""
         batches = max(len(answers) for answers in self.steps.values())
         steps = [
             statistics.fmean(answer.cost.cpu_s for answer in answers)
@@ -65,7 +65,7 @@ class RoundResult:
 
     @property
     def wall_s(self) -> float:
-        """A batch by the clock: the mean of each step."""
+        """Wall-clock time of a batch: the sum of the mean of each step."""
         return sum(
             statistics.fmean(answer.cost.wall_s for answer in answers)
             for answers in self.steps.values()

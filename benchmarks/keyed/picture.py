@@ -50,7 +50,7 @@ def draw(
 
     lines = [
         f'<rect width="760" height="{_TOP + _HEIGHT + 90}" rx="10" fill="#f4f8f7"/>',
-        f'<text class="h" x="{_LEFT}" y="30">CPU milliseconds of a batch, by keys in the state</text>',
+        f'<text class="h" x="{_LEFT}" y="30">CPU milliseconds per batch, by number of keys</text>',
         f'<text class="s" x="{_LEFT}" y="50">Lower is better. Both axes are logarithmic.</text>',
     ]
     value = low

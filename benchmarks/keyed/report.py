@@ -63,17 +63,17 @@ def print_counted(work: Work, sides: Sides) -> None:
         f"  {first} is faster by",
         ["", *(speed(_ratio(sides, name, _cpu_of)) for name in names[1:])],
     )
-    row("events/s by the clock", lambda side: short(work.rows / _mean(side, _wall_of)))
-    row("CPU ms a batch, mean", lambda side: _ms(_mean(side, _cpu_of)))
+    row("events/s, wall-clock", lambda side: short(work.rows / _mean(side, _wall_of)))
+    row("CPU ms per batch, mean", lambda side: _ms(_mean(side, _cpu_of)))
     _print_steps(sides, row)
-    row("ms by the clock, mean", lambda side: _ms(_mean(side, _wall_of)))
-    row("written a batch, MB", lambda side: f"{_written_bytes(side) / 1e6:.2f}")
+    row("wall-clock ms, mean", lambda side: _ms(_mean(side, _wall_of)))
+    row("written per batch, MB", lambda side: f"{_written_bytes(side) / 1e6:.2f}")
     row("on disk, MB", lambda side: f"{side.disk_bytes / 1e6:.1f}")
     row("private memory, MB", lambda side: f"{side.own_bytes / 1e6:.0f}")
     row("mapped files in memory, MB", lambda side: f"{side.mapped_bytes / 1e6:.0f}")
     for action in ("open", "first look-up"):
         row(f"{action}, CPU ms", partial(_opening, action, _cpu))
-        row(f"{action}, ms by the clock", partial(_opening, action, _wall))
+        row(f"{action}, wall-clock ms", partial(_opening, action, _wall))
 
 
 def print_worst(work: Work, sides: Sides) -> None:
@@ -82,7 +82,7 @@ def print_worst(work: Work, sides: Sides) -> None:
     rounds, batches = _shape(sides)
     print_header(f"\n{work.title}: {rounds * batches} batches", [])
     print_header("", [SIDES[name].title for name in sides])
-    for unit, cost in (("CPU ms", _cpu), ("ms by the clock", _wall)):
+    for unit, cost in (("CPU ms", _cpu), ("wall-clock ms", _wall)):
         for title, choose in (
             ("median", statistics.median),
             ("1 of 100", _hundredth),
@@ -95,13 +95,13 @@ def print_worst(work: Work, sides: Sides) -> None:
             print_row(f"{title} batch, {unit}", cells)
     print_row("mean batch, CPU ms", [_ms(_mean(side, _cpu_of)) for side in sides.values()])
     print_row(
-        "written a batch, MB", [f"{_written_bytes(side) / 1e6:.2f}" for side in sides.values()]
+        "written per batch, MB", [f"{_written_bytes(side) / 1e6:.2f}" for side in sides.values()]
     )
 
 
 def print_accessed(work: Work, sides: Sides, keys: float) -> None:
     """Key by key."""
-    print_header(f"\n{work.title}: {short(keys)} of them a batch, key by key", [])
+    print_header(f"\n{work.title}: {short(keys)} of them per batch, key by key", [])
     names = list(sides)
     print_header("", [SIDES[name].title for name in names])
     micro = 1e6 / keys
@@ -109,10 +109,10 @@ def print_accessed(work: Work, sides: Sides, keys: float) -> None:
     def row(title: str, cell: Callable[[Side], str]) -> None:
         print_row(title, [cell(sides[name]) for name in names])
 
-    row("CPU us a key, mean", lambda side: f"{_mean(side, _cpu_of) * micro:.3f}")
+    row("CPU us per key, mean", lambda side: f"{_mean(side, _cpu_of) * micro:.3f}")
     print_row("  ratio", ["", *(speed(_ratio(sides, name, _cpu_of)) for name in names[1:])])
     _print_steps(sides, row, scale=micro, unit="us")
-    row("us by the clock, mean", lambda side: f"{_mean(side, _wall_of) * micro:.3f}")
+    row("wall-clock us, mean", lambda side: f"{_mean(side, _wall_of) * micro:.3f}")
 
 
 def print_per_step(title: str, sides: Sides, steps: dict[str, tuple[float, str]]) -> None:
@@ -126,7 +126,7 @@ def print_per_step(title: str, sides: Sides, steps: dict[str, tuple[float, str]]
             for name in names:
                 costs = [cost(answer.cost) for answer in sides[name].answers(step)]
                 cells.append(f"{statistics.median(costs) * scale:.3f}" if costs else "-")
-            suffix = "" if kind else " by the clock"
+            suffix = "" if kind else ", wall-clock"
             print_row(f"{step.replace('_', ' ')}, {kind}{unit}{suffix}", cells)
 
 

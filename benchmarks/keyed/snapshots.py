@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40)
     options = parser.parse_args()
     print(f"{options.changed} keys changed in each of {options.batches} batches; median (mean)")
-    print("      keys  state, MB       CPU ms      ms by the clock    new files        new KB")
+    print("      keys  state, MB       CPU ms        wall-clock ms    new files        new KB")
     for keys in options.keys:
         with tempfile.TemporaryDirectory() as directory:
             size, measures = in_fresh_process(

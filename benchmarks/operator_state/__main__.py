@@ -112,7 +112,11 @@ def _options() -> argparse.Namespace:
     parts = {name: name for name in PARTS}
     parser.add_argument("--parts", type=some_of(parts), default=PARTS, help=", ".join(parts))
     parser.add_argument("--scale", type=float, default=1.0, help="share of the elements; to try it")
-    parser.add_argument("--directory", type=Path, help="where to write; default: the system's own")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="directory for files; default: the system's temporary directory",
+    )
     parser.add_argument(
         "--flink-jars", type=Path, help="a folder with flink-dist-*.jar in or below it"
     )

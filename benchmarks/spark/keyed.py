@@ -194,7 +194,7 @@ class BatchCpu:
         return self._medians(name, lambda used: used.all_s)
 
     def ms_without_compilers(self, name: str) -> list[float]:
-        """The same without what the JVM's compilers took."""
+        """Return the medians without the JVM's compilers."""
         return self._medians(name, lambda used: used.all_s - used.compilers_s)
 
     def _medians(self, name: str, seconds: Callable[["Used"], float]) -> list[float]:
@@ -270,7 +270,7 @@ class _NoState:
 
 
 def own_ms(keys: int, rows: int) -> float:
-    """CPU time of what `FrameTotal` itself does in a batch, by a thousand keys with frames that are ready, milliseconds."""
+    """Return the CPU milliseconds of `FrameTotal` itself per batch, estimated from a thousand keys with prepared frames."""
     random = np.random.default_rng(7)
     rows_by_key = np.bincount(random.integers(0, keys, rows), minlength=keys)
     rows_by_key = rows_by_key[rows_by_key > 0]

@@ -50,7 +50,7 @@ class RunningCount(StatefulFunction):
 
 
 class SparkRunningCount(StatefulProcessor):
-    """The same with Spark's own state, one value for each key."""
+    """Running counts in Spark's state, one value per key."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._count = handle.getValueState("n", "n long")

@@ -4,7 +4,7 @@
     restore        makes a checkpointLocation of a savepoint, and the first checkpoint of a new job
     rollback       rolls a stopped query back to an earlier checkpoint; previews what that would delete
     write          writes a savepoint without a run, with other states or new operators
-    state_rewrite  writes a savepoint with operators in place of Spark's state, for `moving/`
+    state_rewrite  writes a savepoint with operators in place of Spark's state, for `state_import`
 
 Each begins with a `QueryAddress`, the arguments that name a query, and the `StoredQuery` that it leads to
 (`stored_query`). `change_notes` makes restores and rollbacks repeatable. `checkpoint_location/` knows Spark's files.
