@@ -285,8 +285,10 @@ class HdfsOutputStream:
         except StorageUnavailableError:
             raise error from error.__cause__
         if length != self._length:
-            lengths = f"{length} of {self._length} bytes"
-            message = f"HDFS has closed the file with {lengths}, after {error.args[0]}"
+            message = (
+                f"HDFS has closed the file with {length} of {self._length} bytes, "
+                f"after {error.args[0]}"
+            )
             raise StorageUnavailableError(message, self._uri) from error
 
     def _read_closed_length(self) -> int:

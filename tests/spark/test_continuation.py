@@ -132,7 +132,7 @@ def test_changed_partitioning_is_refused(memory_directory: str) -> None:
     ):
         with pytest.raises(InvalidRequestError, match=words):
             coordinator(memory_directory, key=key).begin(1)
-    with pytest.raises(InvalidRequestError, match=r"list state 's'.* Use parallelism 2"):
+    with pytest.raises(InvalidRequestError, match=r"list state 's'.* restart with parallelism=2"):
         coordinator(memory_directory, key="id", parallelism=3).begin(1)
     assert begin_checkpoint(coordinator(memory_directory, key="id"), 1).restored_checkpoint_id == 1
 
