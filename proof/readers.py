@@ -92,7 +92,8 @@ def readers(scratch: Path) -> dict[str, Reader]:
     access = storage.create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
     streams = SnapshotStreams(access.initialize_location_for_checkpoint(1))
-    metadata = {file.name: _of_a_query(file) for file in sorted(_METADATA.glob("_metadata*"))}
+    files = sorted(file for file in _METADATA.glob("_metadata*") if file.suffix != ".json")
+    metadata = {file.name: _of_a_query(file) for file in files}
     segments = _segments(streams)
     operator = _operator_state(access.initialize_location_for_checkpoint(2))
     (segment,) = segments.segments.values()
