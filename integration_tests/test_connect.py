@@ -29,9 +29,10 @@ from holdfast import (
 from holdfast.backends import NO_WATERMARK
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.spark import event_time
 from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.processors import session_settings
-from holdfast.spark.query import StatefulQuery, query_run
+from holdfast.spark.query import StatefulQuery
 from holdfast.spark_progress import SparkProgress
 
 
@@ -280,7 +281,7 @@ def test_event_time_uses_spark_watermark_and_timers_need_no_rows(job: ConnectJob
         job.write(rows, batch_id)
         timer = None if batch_id else 85_000
         # In the server's process of the query, where subtasks report no timers.
-        vars(query_run)["earliest_timers"] = lambda _reports: (timer, None)
+        vars(event_time)["earliest_timers"] = lambda _reports: (timer, None)
 
     def run() -> None:
         idle_ticks = IdleTicks()
