@@ -12,7 +12,7 @@ from servers import infra
 
 @pytest.fixture
 def faults():
-    with infra.started("faults", "http://127.0.0.1:9") as known:
+    with infra.running("faults", "http://127.0.0.1:9") as known:
         yield known
 """
 
