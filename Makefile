@@ -204,6 +204,33 @@ docs: setup ## write the pages that are made from code
 site: setup ## build the site of docs/ into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The wheel is built from the source archive, so an archive that lacks a file fails here.
+TAG ?=
+.PHONY: dist
+dist: | $(UV) ## build the source archive and the wheel into build/dist; TAG=v1.2.3 must be their version
+	rm -rf build/dist
+	$(UV) build --quiet --python "$$(command -v $(PYTHON))" --out-dir build/dist
+	@$(if $(TAG),test -e "build/dist/holdfast-$(TAG:v%=%)-py3-none-any.whl" || { \
+	  echo 'the tag $(TAG) is not the version in pyproject.toml; built: ' build/dist/*.whl >&2; exit 1; })
+
+# An environment of the lock with the wheel instead of the checkout. Tests and their folders come from the checkout, `holdfast` doesn't.
+WHEEL := build/wheel
+WHEEL_TESTS := tests/backends tests/locations tests/flink tests/cli tests/spark/test_stateful.py
+.PHONY: test-dist
+test-dist: export HYPOTHESIS_PROFILE ?= quick
+test-dist: export PYTHONDONTWRITEBYTECODE :=
+test-dist: export PYSPARK_PYTHON := $(CURDIR)/$(WHEEL)/bin/python
+test-dist: export PATH := $(CURDIR)/$(WHEEL)/bin:$(PATH)
+test-dist: java | $(UV) ## tests of the wheel in build/dist, in a fresh environment; PYTHON=python3.13 for another Python
+	@ls build/dist/holdfast-*.whl > /dev/null || { echo 'run `make dist` first' >&2; exit 1; }
+	rm -rf $(WHEEL)
+	$(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(WHEEL)
+	$(UV) pip sync --quiet --compile-bytecode --python $(WHEEL)/bin/python --require-hashes requirements.lock
+	$(UV) pip install --quiet --python $(WHEEL)/bin/python --no-deps build/dist/holdfast-*.whl
+	$(UV) pip check --quiet --python $(WHEEL)/bin/python
+	$(WHEEL)/bin/python -c 'import holdfast; assert "site-packages" in holdfast.__file__, holdfast.__file__'
+	$(WHEEL)/bin/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),$(WHEEL_TESTS)) $(ARGS)
+
 .PHONY: lock
 lock: $(UV) ## resolve pyproject.toml anew into requirements.lock and requirements-lowest.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
