@@ -9,7 +9,7 @@ Source:
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -71,6 +71,11 @@ class AssignedOperator:
     max_parallelism: int
     subtasks: tuple[StoredSubtask, ...]
 
+    @classmethod
+    def without_state(cls, settings: OperatorSettings) -> Self:
+        """Return an operator whose subtasks start without state."""
+        return cls(settings.max_parallelism_or_default, (StoredSubtask(),) * settings.parallelism)
+
     @property
     def parallelism(self) -> int:
         """Number of subtasks."""
@@ -118,9 +123,7 @@ def assign(
     return {
         uid: _assign_operator(uid, with_state[uid], settings)
         if uid in with_state
-        else AssignedOperator(
-            settings.max_parallelism_or_default, (StoredSubtask(),) * settings.parallelism
-        )
+        else AssignedOperator.without_state(settings)
         for uid, settings in wanted.items()
     }
 

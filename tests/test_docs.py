@@ -18,7 +18,7 @@ from pages.blocks import (
     shell_blocks_of,
 )
 from pages.data import write_data, write_job
-from pages.running import run_page
+from pages.running import run_page, saved_name_of
 from servers.buckets import MemoryS3Server, memory_s3
 from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
@@ -79,7 +79,8 @@ WITHOUT_A_JOB = (
 def has_session_of_tests(page: Path) -> bool:
     """Return whether its Python runs in the session that tests share, which it must not stop."""
     program = python_of(page)
-    return "SparkSession" in program and "spark.stop()" not in program
+    has_session = "SparkSession" in program and "spark.stop()" not in program
+    return has_session and not saved_name_of(page)
 
 
 @pytest.mark.exhaustive  # many start a separate Spark

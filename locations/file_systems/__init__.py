@@ -21,7 +21,12 @@ from holdfast.locations.file_systems.port import (
     PositionedInputStream,
     UploadingFileSystem,
 )
-from holdfast.locations.file_systems.publishing import PROBE_PREFIX, check_exclusive, publish
+from holdfast.locations.file_systems.publishing import (
+    PROBE_PREFIX,
+    check_exclusive,
+    create_file,
+    publish,
+)
 from holdfast.locations.file_systems.registry import (
     abort_uploads,
     file_system_for,

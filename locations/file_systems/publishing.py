@@ -2,7 +2,8 @@
 
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from holdfast.common import map_in_parallel, uripath
 from holdfast.errors import (
@@ -12,6 +13,7 @@ from holdfast.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
 )
+from holdfast.locations.file_systems.port import FileSystem
 from holdfast.locations.file_systems.registry import file_system_for
 from holdfast.locations.file_systems.retrying import RetryingExclusiveFileSystem, RetryingFileSystem
 
@@ -24,6 +26,17 @@ _ONE_WRITER = (
     "if only one driver at a time runs a job, declare it (single_writer=True or "
     "spark.holdfast.checkpoint.single-writer); otherwise use another store"
 )
+
+
+@contextmanager
+def create_file(file_system: FileSystem, uri: str) -> Iterator[Callable[[bytes], object]]:
+    """Create a file that appears as a whole when the block ends, and not at all if the block fails; yields `write`."""
+    stream = file_system.create(uri)
+    try:
+        yield stream.write
+        stream.commit()
+    finally:
+        stream.abort()
 
 
 def publish(uri: str, data: bytes, *, single_writer: bool) -> None:
@@ -108,12 +121,8 @@ def _check_then_publish(file_system: RetryingFileSystem, uri: str, data: bytes) 
         if isinstance(file_system, RetryingExclusiveFileSystem):
             file_system.inner.publish(uri, data)
             return
-        stream = file_system.inner.create(uri)
-        try:
-            stream.write(data)
-            stream.commit()
-        finally:
-            stream.abort()
+        with create_file(file_system.inner, uri) as write:
+            write(data)
 
     file_system.retrier.publish(attempt)
 

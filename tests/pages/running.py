@@ -23,6 +23,12 @@ _SLEEP = re.compile(r"\bsleep \d+(?=; kill)")
 _SHELL = "set -euo pipefail\n"
 
 
+def saved_name_of(page: Path) -> str:
+    """Return the file name that a page asks its reader to save its Python as; empty without one."""
+    saved = _SAVED.search(page.read_text())
+    return saved["name"] if saved else ""
+
+
 def run_page(
     page: Path, directory: Path, spark: SparkSession | None = None, **environment: str
 ) -> str:
@@ -37,14 +43,12 @@ def run_page(
     program = python_of(page)
     printed = ""
     if program:
-        saved = _SAVED.search(page.read_text())
-        script = directory / (saved["name"] if saved else "page.py")
+        saved_name = saved_name_of(page)
+        script = directory / (saved_name or "page.py")
         script.write_text(_in(directory, program))
-        if saved:
-            pass  # the page's own commands run it
-        elif spark is not None:
+        if spark is not None:
             printed = _run_here(script, spark)
-        else:
+        elif not saved_name:  # else the commands of the page run it
             ran = _run([sys.executable, str(script)], directory, environment)
             assert ran.returncode == 0, ran.stderr
             printed = ran.stdout

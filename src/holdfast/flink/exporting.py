@@ -36,7 +36,7 @@ from holdfast.flink.written_streams import (
     write_keyed_state,
     write_operator_state,
 )
-from holdfast.locations.file_systems import file_system_for, publish
+from holdfast.locations.file_systems import create_file, file_system_for, publish
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
@@ -287,9 +287,5 @@ def _entries(rows: pa.Table) -> Iterable[tuple[bytes, bytes]]:
 def _file(directory: str, name: str) -> Iterator[WrittenFile]:
     """Write a file of a directory, which appears when the block ends."""
     uri = uripath.join(directory, name)
-    stream = file_system_for(uri).create(uri)
-    try:
-        yield WrittenFile(name, stream.write)
-        stream.commit()
-    finally:
-        stream.abort()
+    with create_file(file_system_for(uri), uri) as write:
+        yield WrittenFile(name, write)

@@ -137,11 +137,10 @@ def counting_file_system(
     """
     mirror = Mirror.under_new_scheme("counting", directory)
     counts = Counts(mirror.directory, mirror.inner_directory)
-
-    def factory(inner: FileSystem) -> FileSystem:
-        if isinstance(inner, ExclusiveFileSystem):
-            return CountingExclusiveFileSystem(inner, counts)
-        return CountingFileSystem(inner, counts)
-
-    with register_scheme(mirror, factory, retries):
+    with register_scheme(
+        mirror,
+        lambda inner: CountingFileSystem(inner, counts),
+        lambda inner: CountingExclusiveFileSystem(inner, counts),
+        retries,
+    ):
         yield counts

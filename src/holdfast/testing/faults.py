@@ -383,13 +383,12 @@ def faulty_file_system(
     """
     mirror = Mirror.under_new_scheme("faulty", directory)
     faults = Faults(mirror.directory, mirror.inner_directory)
-
-    def factory(inner: FileSystem) -> FileSystem:
-        if isinstance(inner, ExclusiveFileSystem):
-            return FaultyExclusiveFileSystem(inner, faults)
-        return FaultyFileSystem(inner, faults)
-
-    with register_scheme(mirror, factory, retries):
+    with register_scheme(
+        mirror,
+        lambda inner: FaultyFileSystem(inner, faults),
+        lambda inner: FaultyExclusiveFileSystem(inner, faults),
+        retries,
+    ):
         try:
             yield faults
         finally:

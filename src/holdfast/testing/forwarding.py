@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.file_systems import (
     BytesLike,
+    ExclusiveFileSystem,
     FileOutputStream,
     FileStatus,
     FileSystem,
@@ -98,17 +99,25 @@ def _replace_prefix(uri: str, before: str, after: str) -> str:
 
 @contextmanager
 def register_scheme(
-    mirror: Mirror, factory: Callable[[FileSystem], FileSystem], retries: RetryPolicy
+    mirror: Mirror,
+    wrap: Callable[[FileSystem], FileSystem],
+    wrap_exclusive: Callable[[ExclusiveFileSystem], FileSystem],
+    retries: RetryPolicy,
 ) -> Iterator[None]:
     """Register the test's scheme until the block ends.
 
     Args:
         mirror: The directory.
-        factory: Wraps the store's adapter, which does not retry.
+        wrap: Wraps the store's adapter, which does not retry.
+        wrap_exclusive: Wraps the adapter of a store that can create a file only if it does not exist.
         retries: How long failing calls of the wrapper are retried.
     """
     inner = file_system_for(mirror.inner_directory).inner
-    register_file_system(mirror.scheme, lambda: factory(inner), retries=retries)
+
+    def wrapper() -> FileSystem:
+        return wrap_exclusive(inner) if isinstance(inner, ExclusiveFileSystem) else wrap(inner)
+
+    register_file_system(mirror.scheme, wrapper, retries=retries)
     try:
         yield
     finally:

@@ -21,8 +21,7 @@ A snapshot of Spark's RocksDB state store is a zip that refers to more files:
 """
 
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
@@ -30,7 +29,7 @@ import msgspec
 
 from holdfast.common import chunks, json_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.file_systems import create_file, file_system_for
 from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.storages import list_all
 
@@ -129,13 +128,13 @@ def read_json_in(directory: str, name: str, type: type[_T], *, description: str)
 
 def write(uri: str, content: bytes) -> None:
     """Write a small file that does not exist yet."""
-    with _create(uri) as append:
+    with create_file(file_system_for(uri), uri) as append:
         append(content)
 
 
 def write_stream(handle: StreamStateHandle, uri: str) -> None:
     """Copy the bytes of a handle, verified, to a file that does not exist yet."""
-    with handle.open_input_stream() as source, _create(uri) as append:
+    with handle.open_input_stream() as source, create_file(file_system_for(uri), uri) as append:
         for chunk in chunks(source):
             append(chunk)
 
@@ -242,17 +241,6 @@ def zip_parts(path: str, open_zip: Callable[[], BinaryIO]) -> dict[str, int]:
             )
             raise CheckpointCorruptedError(message, path)
     return parts
-
-
-@contextmanager
-def _create(uri: str) -> Iterator[Callable[[bytes], None]]:
-    """Create a file that appears as a whole when the block ends, and not at all if the block fails."""
-    stream = file_system_for(uri).create(uri)
-    try:
-        yield stream.write
-        stream.commit()
-    finally:
-        stream.abort()
 
 
 def _read_zip_metadata(open_zip: Callable[[], BinaryIO]) -> dict[str, Any]:

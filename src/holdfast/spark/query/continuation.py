@@ -109,12 +109,7 @@ class Continuation:
             for uid, operator in self.operators.items()
         }
         if restored is None:
-            return {
-                uid: AssignedOperator(
-                    each.max_parallelism_or_default, (StoredSubtask(),) * each.parallelism
-                )
-                for uid, each in settings.items()
-            }
+            return {uid: AssignedOperator.without_state(each) for uid, each in settings.items()}
         return assign(
             restored.metadata,
             settings,
