@@ -89,7 +89,7 @@ def _create_locked(path: str) -> IO[bytes] | None:
 
 def _delete_if_free(path: str) -> None:
     try:
-        lock = open(os.path.join(path, _HELD), "rb")  # noqa: SIM115
+        lock = open(os.path.join(path, _HELD), "rb")  # noqa: SIM115  # closed by `with` below
     except FileNotFoundError:
         os.rmdir(path)  # its process ended before it locked the directory, or while it deleted it
         return

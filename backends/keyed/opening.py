@@ -101,7 +101,7 @@ def readable_handles(
             if error.kind != ROCKSDB:
                 raise
             with _rocksdict():
-                from holdfast.backends.keyed.rocksdb_tables import canonical_handles  # noqa: PLC0415
+                from holdfast.backends.keyed.rocksdb_tables import canonical_handles  # noqa: PLC0415  # RocksDB is optional
             readable += canonical_handles([handle], directory)
         else:
             readable.append(handle)
@@ -126,7 +126,7 @@ def write_canonical(
         if error.kind != ROCKSDB:
             raise
     with _rocksdict():
-        from holdfast.backends.keyed.rocksdb_tables import write_canonical_rows  # noqa: PLC0415
+        from holdfast.backends.keyed.rocksdb_tables import write_canonical_rows  # noqa: PLC0415  # RocksDB is optional
     return write_canonical_rows(handle, streams, now_ms=now_ms)
 
 

@@ -245,12 +245,12 @@ def constructor_of(described: Any) -> Callable[..., Any]:
         parameters = signatures.signature(cls).parameters
         kinds = {parameter.kind for parameter in parameters.values()}
         if kinds == {signatures.Parameter.POSITIONAL_OR_KEYWORD} and list(parameters) == names:
-            return cls  # type: ignore[no-any-return]
+            return cls  # type: ignore[no-any-return]  # a class is a callable
         return lambda *values: cls(**dict(zip(names, values, strict=True)))
     if not hasattr(cls, "__dataclass_fields__"):
         raise NoColumnError("an attrs class")
     if _has_plain_constructor(cls, names):
-        return cls  # type: ignore[no-any-return]
+        return cls  # type: ignore[no-any-return]  # a class is a callable
 
     def make(*values: Any) -> Any:
         made = cls.__new__(cls)

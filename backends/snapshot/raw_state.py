@@ -100,7 +100,7 @@ class OperatorStateCheckpointOutputStream(_RawStateOutputStream):
         """
         self._start()
 
-    def write(self, data: BytesLike, /) -> int:  # type: ignore[override]
+    def write(self, data: BytesLike, /) -> int:  # type: ignore[override]  # typeshed's buffer is wider
         if not self._starts and memoryview(data).nbytes:
             self._start()
         return super().write(data)
@@ -165,7 +165,7 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         self._start()
         self._started[key_group] = None
 
-    def write(self, data: BytesLike, /) -> int:  # type: ignore[override]
+    def write(self, data: BytesLike, /) -> int:  # type: ignore[override]  # typeshed's buffer is wider
         if not self._started:
             raise InvalidRequestError(
                 "raw keyed state belongs to a key group; start a key group first"

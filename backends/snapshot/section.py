@@ -81,7 +81,7 @@ class BoundedInputStream(io.RawIOBase):
         self._position = base + offset
         return self._position
 
-    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # typeshed's buffer is wider
         wanted = memoryview(buffer).cast("B")[: self._remaining()]
         if not wanted:
             return 0

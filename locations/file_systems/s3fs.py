@@ -99,7 +99,7 @@ class S3fsClient:
         from s3fs import S3FileSystem  # noqa: PLC0415  # optional
 
         if self._store._s3 is not None:  # noqa: SLF001  # not public
-            S3FileSystem.close_session(self._store.loop, self._store._s3creator)  # noqa: SLF001
+            S3FileSystem.close_session(self._store.loop, self._store._s3creator)  # noqa: SLF001  # s3fs has no public access to it
 
     def get_paginator(self, name: str) -> "_Pages":
         return _Pages(getattr(self, name), _NEXT_PAGE[name])

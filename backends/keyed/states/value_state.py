@@ -66,7 +66,7 @@ class ValueState(CurrentKeyView[ValuePage, ValueColumns]):
     def value(self) -> Any:
         """Return the value of the current key; without a value, a copy of the default or None."""
         try:
-            value = self._values[self._cursor.index]  # type: ignore[index]
+            value = self._values[self._cursor.index]  # type: ignore[index]  # None raises TypeError
         except (IndexError, TypeError):  # no page, or no key
             value = UNREAD
         if value is UNREAD or self._is_read_by_page:
@@ -89,8 +89,8 @@ class ValueState(CurrentKeyView[ValuePage, ValueColumns]):
             value = self._own(value)
         try:
             index = self._cursor.index
-            self._values[index] = value  # type: ignore[index]
-            self._changed[index] = 1  # type: ignore[index]
+            self._values[index] = value  # type: ignore[index]  # None raises TypeError
+            self._changed[index] = 1  # type: ignore[index]  # None raises TypeError
         except (IndexError, TypeError):  # no page, or no key
             page, at = self._current()
             page.write(at, value)

@@ -256,7 +256,7 @@ def configuration(options: argparse.Namespace) -> dict[str, str]:
         settings[key.strip()] = value.strip()
     if settings:
         with require_spark():
-            from holdfast.spark.settings import check_settings  # noqa: PLC0415
+            from holdfast.spark.settings import check_settings  # noqa: PLC0415  # only --conf needs it
         check_settings(settings)
     return settings
 

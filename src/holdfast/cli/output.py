@@ -251,7 +251,7 @@ def progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
         A function to call with each number of processed bytes, from any thread.
     """
     from rich.console import Console  # noqa: PLC0415  # takes a while to load
-    from rich.progress import (  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415  # only a terminal needs it
         BarColumn,
         DownloadColumn,
         Progress,

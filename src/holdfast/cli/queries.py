@@ -78,8 +78,8 @@ if TYPE_CHECKING:
 def savepoint_command(options: argparse.Namespace) -> int:
     """Take a savepoint, and print its pointer."""
     with require_spark():
-        from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415
-        from holdfast.spark_progress import progress_of  # noqa: PLC0415
+        from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415  # needs PySpark
+        from holdfast.spark_progress import progress_of  # noqa: PLC0415  # needs PySpark
     hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
     with interrupt_hint(hint):
         pointer = take_savepoint(
@@ -155,7 +155,7 @@ def savepoint_command(options: argparse.Namespace) -> int:
 def restore_command(options: argparse.Namespace) -> int:
     """Restore the savepoint, and print the settings that the query needs."""
     with require_spark():
-        from holdfast.spark.savepoints import restore_savepoint  # noqa: PLC0415
+        from holdfast.spark.savepoints import restore_savepoint  # noqa: PLC0415  # needs PySpark
     paths = {old: new for old, new in options.paths}  # noqa: C416  # pairs are lists
     if len(paths) < len(options.paths):
         raise InvalidRequestError("--paths has the same old prefix twice")
@@ -241,7 +241,7 @@ def _target(parser: argparse.ArgumentParser) -> None:
 def rollback_command(options: argparse.Namespace) -> int:
     """List the possible targets, print the files that a rollback would delete, or roll back."""
     with require_spark():
-        from holdfast.spark.savepoints import preview_rollback, roll_back, rollback_points  # noqa: PLC0415
+        from holdfast.spark.savepoints import preview_rollback, roll_back, rollback_points  # noqa: PLC0415  # needs PySpark
     query: dict[str, Any] = {
         "checkpoint_dir": options.checkpoint_dir,
         "job_id": options.job_id,
@@ -371,9 +371,9 @@ def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
 def import_command(options: argparse.Namespace) -> int:
     """Report kept and lost state, then write the savepoint, and print its pointer."""
     with require_spark():
-        from pyspark.sql import SparkSession  # noqa: PLC0415
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # needs PySpark
 
-        from holdfast.spark.state_import import SparkStateImport  # noqa: PLC0415
+        from holdfast.spark.state_import import SparkStateImport  # noqa: PLC0415  # needs PySpark
     settings = configuration(options)
     ttl_ms = _times_to_live(options.ttl)
     builder = SparkSession.builder.appName("holdfast import")

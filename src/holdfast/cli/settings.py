@@ -38,7 +38,7 @@ def settings_command(options: argparse.Namespace) -> int:
 
 def _rows() -> list[dict[str, Any]]:
     with require_spark():
-        from holdfast.spark.settings import settings_table  # noqa: PLC0415
+        from holdfast.spark.settings import settings_table  # noqa: PLC0415  # only this command needs it
     return [
         {
             "key": setting.name,

@@ -198,7 +198,7 @@ class SchemaParser:
             return DataType.fromDDL(text)
         # As Spark parses schemas of processors. The public function needs a classic session, unless the whole
         # process is a client of Spark Connect.
-        return self.session._parse_ddl(text)  # noqa: SLF001
+        return self.session._parse_ddl(text)  # noqa: SLF001  # PySpark has no public access to it
 
 
 TimeMode = Literal["none", "processingtime", "eventtime"]

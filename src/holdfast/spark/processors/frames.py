@@ -34,12 +34,12 @@ def part_of_frame(frame: Any, first: int, end: int) -> Any:
     """Return a new frame of consecutive rows, numbered from 0."""
     rows, index = slice(first, end), pd.RangeIndex.from_range(range(end - first))
     try:
-        manager = frame._mgr  # noqa: SLF001
+        manager = frame._mgr  # noqa: SLF001  # pandas has no public access to it
         # Copies, because a processor may change them.
         blocks = tuple(block.slice_block_rows(rows).copy() for block in manager.blocks)
         axes = [frame.columns.view(), index]
         copied = type(manager)(blocks, axes, verify_integrity=False)
-        return pd.DataFrame._from_mgr(copied, axes=axes)  # noqa: SLF001
+        return pd.DataFrame._from_mgr(copied, axes=axes)  # noqa: SLF001  # pandas has no public access to it
     except (AttributeError, TypeError):
         part = frame.iloc[rows].copy()
         part.index = index
@@ -49,7 +49,7 @@ def part_of_frame(frame: Any, first: int, end: int) -> Any:
 def column_values(frame: Any, number: int) -> Any:
     """Return a copy of the values of a column, if possible as a NumPy array: the processor may change the frame later."""
     try:
-        values = frame._get_column_array(number)  # noqa: SLF001
+        values = frame._get_column_array(number)  # noqa: SLF001  # pandas has no public access to it
     except AttributeError:
         values = frame.iloc[:, number]
     if isinstance(values.dtype, np.dtype):
