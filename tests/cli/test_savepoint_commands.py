@@ -93,7 +93,7 @@ def test_savepoint_copies_only_files_not_in_its_base(
         (["{0}/original", "{0}/savepoints", "--base", "{0}/checkpoints"], (3, "checkpoints")),
         (["{0}/original", "{0}/original/metadata/in"], (2, "original/metadata")),
         (["{0}/original", "{0}/savepoints", "--conf", "spark.holdfast.s4=1"], (2, "s4")),
-        (["{0}/original", "{0}/savepoints", "--no-operators", "--job-id", "j"], (2, "operators")),
+        (["{0}/original", "{0}/savepoints", "--no-operators", "--job", "j"], (2, "operators")),
     ],
 )
 def test_a_failed_savepoint_prints_one_line(
@@ -130,7 +130,7 @@ def test_restore_prints_the_settings_as_lines(
     stopped_query: str, directory: str, tmp_path: Path, capsys: Captured
 ) -> None:
     pointer = savepoint(stopped_query, directory, capsys)
-    job = ["--checkpoint-dir", f"{directory}/forked", "--job-id", "fork"]
+    job = ["--checkpoint-dir", f"{directory}/forked", "--job", "fork"]
     assert main(["restore", pointer, f"{directory}/fork", *job]) == 0
     streams = capsys.readouterr()
     assert streams.out.splitlines() == [
@@ -435,7 +435,7 @@ def test_lines_of_restore_parse_to_the_requested_settings(
     state = f"{directory}/env=prod/back\\slash"
     assert main(["restore", pointer, f"{directory}/fork", "--checkpoint-dir", state]) == 0
     (tmp_path / "fork.conf").write_text(capsys.readouterr().out)
-    settings = [f"--properties-file={tmp_path}/fork.conf", "--job-id=second", "--json"]
+    settings = [f"--properties-file={tmp_path}/fork.conf", "--job=second", "--json"]
     assert main(["restore", pointer, f"{directory}/second", *settings]) == 0
     restored = json.loads(capsys.readouterr().out)
     assert restored["settings"]["spark.holdfast.checkpoint.dir"] == state
