@@ -162,7 +162,7 @@ def test_named_job_needs_checkpoints(stopped_query: str, directory: str) -> None
             checkpoint_dir=f"{directory}/checkpoints",
             job_id="other",
         )
-    with pytest.raises(InvalidRequestError, match="don't go together"):
+    with pytest.raises(InvalidRequestError, match="not both"):
         take_savepoint(stopped_query, f"{directory}/savepoints", job_id="other", operators=False)
 
 

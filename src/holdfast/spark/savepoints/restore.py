@@ -160,7 +160,10 @@ def restore_savepoint(
     )
     change = Change(location, note)
     if earlier is None and names_in(location):
-        message = "something is there already; pass a new directory, or delete this one if it is not needed"
+        message = (
+            "the new checkpointLocation is not empty, and nothing was restored; pass another directory, or "
+            "delete this one if it is not needed"
+        )
         raise InvalidRequestError(message, location)
     has_expected_id = keep_query_id == (query_id == savepoint_query)
     if earlier is not None and (earlier != change or not has_expected_id):
@@ -193,7 +196,7 @@ def restore_savepoint(
 def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestError:
     note = earlier.note
     if note.kind != RESTORE:
-        message = f"a {note.kind} was begun here and is not finished; repeat that"
+        message = f"a {note.kind} was begun here and is not finished; repeat it first, with the same arguments"
         return InvalidRequestError(message, earlier.location)
     job = f", job {note.job_id} in {note.checkpoint_dir}" if note.job_id else ""
     arguments = f"query {note.query_id}{job}, shuffle_partitions {note.shuffle_partitions}"

@@ -361,9 +361,9 @@ def _check_no_late_state(location: str, files: Mapping[str, int]) -> None:
         file.state_id is None for store in state_files(files).values() for file in store
     ):
         message = (
-            "query has state of Spark, which the executors of an application store even after "
-            "the query was stopped, and Spark lives in this process; end the application that ran "
-            "the query, then call this in a process without Spark (format 2 of "
+            "can't roll back while Spark runs in this process: executors of the application that ran the "
+            "query may still store Spark's state of later batches. Nothing was deleted. End the application, "
+            "then run `holdfast rollback`, or this call in a process without Spark (format 2 of "
             "spark.sql.streaming.stateStore.checkpointFormatVersion has no such limit)"
         )
         raise InvalidRequestError(message, location)

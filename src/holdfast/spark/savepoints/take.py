@@ -187,8 +187,8 @@ def _take(request: _Request) -> str:
                 _log.info("a file to copy is gone; trying again (%s)", error.error)
     failure = errors[-1].error
     message = (
-        f"a file for the savepoint is missing, after {len(errors)} attempts: "
-        f"{failure.args[0]}. If the query runs in another process and deletes it, raise "
+        f"savepoint failed after {len(errors)} attempts, and none was written, because a file to copy is "
+        f"missing: {failure.args[0]}. If the query runs in another process, which deletes it, raise "
         "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
     )
     raise CheckpointNotFoundError(message, failure.location) from failure
