@@ -251,7 +251,7 @@ class FunctionSnapshotContext:
         """
         if self._key_groups is None:
             raise InvalidRequestError(
-                "raw keyed state can't be written: the operator has no key; name the key columns: stateful(..., key=...)"
+                "raw keyed state requires a key; name the key columns: stateful(..., key=...)"
             )
         if self._keyed is None:
             self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)

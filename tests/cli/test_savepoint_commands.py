@@ -66,6 +66,27 @@ def test_savepoint_prints_json(stopped_query: str, directory: str, capsys: Captu
     assert printed == {"query_id": QUERY, "batch": 3, "job": QUERY, "operators": {UID: 2}}
 
 
+def test_a_dry_run_of_savepoint_writes_nothing(
+    stopped_query: str, directory: str, capsys: Captured
+) -> None:
+    before = all_files(directory)
+    command = ["savepoint", stopped_query, f"{directory}/savepoints", "--dry-run"]
+    assert main([*command, "--json"]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out) == {
+        "pointer": None,
+        "query_id": QUERY,
+        "batch": 3,
+        "job": QUERY,
+        "operators": {UID: 2},
+    }
+    assert "nothing was written" in streams.err
+    assert main(command) == 0
+    assert capsys.readouterr().out == ""
+    assert all_files(directory) == before
+    assert main(["savepoint", f"{directory}/nothing", f"{directory}/savepoints", "--dry-run"]) == 2
+
+
 def test_savepoint_of_a_query_without_operators(
     plain: str, directory: str, capsys: Captured
 ) -> None:
@@ -163,6 +184,33 @@ def test_restore_prints_json(stopped_query: str, directory: str, capsys: Capture
     assert json.loads((Path(fork.removeprefix("file://")) / "metadata").read_text()) == {
         "id": QUERY
     }
+
+
+def test_a_dry_run_of_restore_writes_nothing(
+    stopped_query: str, directory: str, capsys: Captured
+) -> None:
+    pointer = savepoint(stopped_query, directory, capsys)
+    before = all_files(directory)
+    fork = f"{directory}/fork"
+    command = ["restore", pointer, fork, "--checkpoint-dir", f"{directory}/forked"]
+    assert main([*command, "--dry-run", "--json"]) == 0
+    streams = capsys.readouterr()
+    printed = json.loads(streams.out)
+    assert printed.pop("bytes") > 0
+    assert printed == {
+        "dry_run": True,
+        "batch": 3,
+        "checkpoint_location": fork,
+        "restored_before": False,
+    }
+    assert "nothing was written" in streams.err
+    assert all_files(directory) == before
+    assert main(["restore", pointer, stopped_query, *command[3:], "--dry-run"]) == 2
+    assert "nothing was restored" in capsys.readouterr().err
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main([*command, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["restored_before"] is True
 
 
 def test_restore_rewrites_paths_of_moved_input(
@@ -292,7 +340,7 @@ def test_rollback_without_yes_prints_files_to_delete(
             )
         ],
     }
-    assert main(["rollback", stopped_query, "--checkpoint", "3"]) == 0
+    assert main(["rollback", stopped_query, "--checkpoint", "3", "--dry-run"]) == 0
     streams = capsys.readouterr()
     assert len(streams.out.splitlines()) == 6
     assert "what does the sink do with batches 3 to 3" in streams.err

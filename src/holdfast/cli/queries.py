@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     require_spark,
 )
 from holdfast.cli.output import (
+    bytes_text,
     interrupt_hint,
     print_json,
     print_line,
@@ -73,6 +74,7 @@ _TARGET = option(
             "in a format that every backend can read",
         ),
         NO_OPERATORS,
+        flag("--dry-run", "check whether the savepoint can be taken, but write nothing"),
         json_option("one object"),
         job_options("by default as recorded in the checkpointLocation"),
         STORES,
@@ -81,20 +83,38 @@ _TARGET = option(
 def savepoint_command(options: argparse.Namespace) -> int:
     """Take a savepoint, and print its pointer."""
     with require_spark():
-        from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415
+        from holdfast.spark.savepoints import preview_savepoint, take_savepoint  # noqa: PLC0415
         from holdfast.spark_progress import progress_of  # noqa: PLC0415
+    query: dict[str, Any] = {
+        "checkpoint_dir": options.checkpoint_dir,
+        "job_id": options.job,
+        "base": options.base,
+        "format": options.format,
+        "operators": options.operators,
+        "configuration": configuration(options),
+    }
+    location, target = options.checkpoint_location, options.target
+    if options.dry_run:
+        preview = preview_savepoint(location, target, **query)
+        if options.json:
+            print_json(
+                {
+                    "pointer": None,
+                    "query_id": preview.query_id,
+                    "batch": preview.batch_id,
+                    "job": preview.job_id,
+                    "operators": preview.parallelism,
+                }
+            )
+        print_status(
+            f"a savepoint of query {preview.query_id} after batch {preview.batch_id} needs "
+            f"{bytes_text(preview.size_bytes)} of files"
+        )
+        print_status("nothing was written")
+        return 0
     hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
     with interrupt_hint(hint):
-        pointer = take_savepoint(
-            options.checkpoint_location,
-            options.target,
-            checkpoint_dir=options.checkpoint_dir,
-            job_id=options.job,
-            base=options.base,
-            format=options.format,
-            operators=options.operators,
-            configuration=configuration(options),
-        )
+        pointer = take_savepoint(location, target, **query)
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     progress = progress_of(metadata)
     if options.json:
@@ -148,6 +168,7 @@ def savepoint_command(options: argparse.Namespace) -> int:
             metavar=("OLD", "NEW"),
             help="rewrite the URIs of input files: replace prefix OLD by NEW; may be repeated",
         ),
+        flag("--dry-run", "check whether the restore can be done, but write nothing"),
         json_option("one object"),
         job_options(
             "by default spark.holdfast.checkpoint.dir of --conf, and a job with the name of the query"
@@ -158,21 +179,38 @@ def savepoint_command(options: argparse.Namespace) -> int:
 def restore_command(options: argparse.Namespace) -> int:
     """Restore the savepoint, and print the settings that the query needs."""
     with require_spark():
-        from holdfast.spark.savepoints import restore_savepoint  # noqa: PLC0415
+        from holdfast.spark.savepoints import preview_restore, restore_savepoint  # noqa: PLC0415
     paths = {old: new for old, new in options.paths}  # noqa: C416  # pairs are lists
     if len(paths) < len(options.paths):
         raise InvalidRequestError("--paths has the same old prefix twice")
+    settings: dict[str, Any] = {
+        "checkpoint_dir": options.checkpoint_dir,
+        "job_id": options.job,
+        "keep_query_id": options.keep_query_id,
+        "paths": paths,
+        "configuration": configuration(options),
+    }
+    if options.dry_run:
+        preview = preview_restore(options.pointer, options.checkpoint_location, **settings)
+        if options.json:
+            print_json(
+                {
+                    "dry_run": True,
+                    "batch": preview.batch_id,
+                    "checkpoint_location": preview.checkpoint_location,
+                    "bytes": preview.size_bytes,
+                    "restored_before": preview.restored_before,
+                }
+            )
+        print_status(
+            f"a query at {preview.checkpoint_location} would resume after batch {preview.batch_id}, "
+            f"with {bytes_text(preview.size_bytes)} of files"
+        )
+        print_status("nothing was written")
+        return 0
     hint = "run the command again to finish it; until then Spark can't start the query"
     with interrupt_hint(hint):
-        restored = restore_savepoint(
-            options.pointer,
-            options.checkpoint_location,
-            checkpoint_dir=options.checkpoint_dir,
-            job_id=options.job,
-            keep_query_id=options.keep_query_id,
-            paths=paths,
-            configuration=configuration(options),
-        )
+        restored = restore_savepoint(options.pointer, options.checkpoint_location, **settings)
     if options.json:
         fields = asdict(restored)
         print_json(
