@@ -126,7 +126,9 @@ def check_not_revoked(checkpoint: CompletedCheckpoint) -> None:
     try:
         resolve_pointer(pointer)
     except CheckpointNotFoundError as error:
-        message = "this checkpoint was deleted while a driver began with it; start the query again"
+        message = (
+            "can't resume from this checkpoint: it has just been deleted; start the query again"
+        )
         raise CheckpointConflictError(message, pointer, kind="contended") from error
 
 
@@ -202,7 +204,9 @@ def claim_checkpoint(
             _check_fence(fence, pointer)
         stored = load_checkpoint(resolve_pointer(pointer))
         if stored.metadata.commit_token != checkpoint.metadata.commit_token:
-            raise CheckpointNotFoundError("it was replaced by another checkpoint", pointer)
+            raise CheckpointNotFoundError(
+                "can't claim this checkpoint: another one has just replaced it", pointer
+            )
     except CheckpointError:
         withdraw_claim(pointer, job.uri)
         raise

@@ -185,6 +185,16 @@ def test_help_lists_each_command_once_below_a_purpose() -> None:
         assert f"\n{purpose}:\n" in text
 
 
+@pytest.mark.parametrize("words", [[], ["flink"], ["import"]])
+def test_a_missing_command_leads_to_the_help(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert f"`{' '.join(['holdfast', *words])} --help`" in capsys.readouterr().err
+
+
 def test_positional_arguments_are_in_capitals_in_every_help() -> None:
     for name, each in subcommands(parser()):
         for action in each._get_positional_actions():  # noqa: SLF001  # there is no public list

@@ -95,8 +95,8 @@ def clean_command(options: argparse.Namespace) -> int:
     """Sweep jobs, and print the files that were deleted, or would be."""
     if options.yes and options.grace < MIN_GRACE_S and not options.stopped:
         message = (
-            f"with a grace below {span_text(MIN_GRACE_S)} files that a running job has just "
-            "written could be deleted; use a longer grace period, or --stopped if no job is running"
+            f"--grace below {span_text(MIN_GRACE_S)} could delete files that a running job has just "
+            "written; use a longer grace, or add --stopped if no job here is running"
         )
         raise InvalidRequestError(message)
     if options.directory is None and options.savepoint_dir is None:

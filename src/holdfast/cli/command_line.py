@@ -84,6 +84,8 @@ class _Parser(argparse.ArgumentParser):
                 if redact(text) != text:
                     message = message.replace(repr(text), repr(redact(text)))
                     message = message.replace(text, redact(text))
+        if self._subparsers is not None and "arguments are required" in message:
+            message = f"name one of the commands that `{self.prog} --help` lists"
         super().error(message)
 
 

@@ -228,7 +228,7 @@ def require_spark() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         message = (
-            f"this command needs PySpark, and {error.name} is not installed: "
+            f"this command needs {error.name}, which is not installed: "
             "pip install 'holdfast[spark]'"
         )
         raise InvalidRequestError(message) from error

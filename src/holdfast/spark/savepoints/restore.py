@@ -409,8 +409,8 @@ def _check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: i
         raise InvalidRequestError(message)
     if savepoint.metadata.operators:
         message = (
-            "Spark repartitions its state in a batch that Holdfast operators don't see; "
-            "leave shuffle_partitions out"
+            "can't repartition Spark's state of a query with Holdfast operators, which don't see the batch that "
+            "repartitions it; leave shuffle_partitions out"
         )
         raise InvalidRequestError(message, pointer)
     offsets = decode_offsets(progress_of(savepoint.metadata).offsets, uri=pointer)

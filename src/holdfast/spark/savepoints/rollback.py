@@ -345,7 +345,10 @@ def _find_checkpoint(stored: StoredQuery, wanted: int | Place) -> CompletedCheck
         checkpoint = load_checkpoint(resolve_pointer(wanted))
         pointer = checkpoint.location.external_pointer
         if SPARK_FILES in checkpoint.metadata.coordinator_states:
-            message = "this is a savepoint; restore_savepoint makes a new checkpointLocation of it"
+            message = (
+                "can't roll back to a savepoint; create a new checkpointLocation from it with "
+                "restore_savepoint or `holdfast restore`"
+            )
             raise InvalidRequestError(message, pointer)
         known = kept.get(checkpoint.checkpoint_id)
         if known is None or known.external_pointer != pointer:
