@@ -150,6 +150,7 @@ def restore_savepoint(
     change, job, location = restore.change, restore.job, restore.location
     if completed is not None:
         restore.check_unchanged(completed)
+        restore.restore_job()
     else:
         restore.run(is_repeated=is_repeated)
     if change_at(location) == change:
@@ -210,6 +211,8 @@ def preview_restore(
         shuffle_partitions=None,
         configuration=configuration,
     )
+    if completed is not None:
+        restore.check_unchanged(completed)
     if restore.job is not None:
         restore.job.is_restored(restore.change)  # for its error
     return RestorePreview(
@@ -324,12 +327,11 @@ class _Restore:
         replace(f"{self.location}/{RESTORED_FILE}", msgspec.json.encode(completed))
 
     def check_unchanged(self, completed: CompletedRestore) -> None:
-        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint."""
+        """Refuse to repeat a completed restore whose files have changed."""
         if not self._has_files():
             message = "the restored query was changed since; pass a new directory"
             raise InvalidRequestError(message, self.location)
         self._check_paths(completed.paths)
-        self._restore_job()
 
     def _finish_earlier_attempt(self) -> Attempt | None:
         """Finish and return an earlier attempt that has written all files, or return None."""
@@ -339,7 +341,7 @@ class _Restore:
         attempt = newest_attempt(self.location)
         if attempt is not None:
             self._check_paths(attempt.paths)
-        self._restore_job()
+        self.restore_job()
         return attempt
 
     def _begin(self) -> Attempt:
@@ -347,7 +349,7 @@ class _Restore:
         file_system_for(self.location).prepare_directory(self.location)
         attempt = self.change.begin(paths=self.moves.paths)
         clear(self.location, attempt)
-        self._restore_job()
+        self.restore_job()
         sizes = write_spark_files(self.spark_files, self.location, self.moves)
         note = self.change.note
         own = {} if self.job is None else {LINK_FILE: encode_link(self.job.link).encode()}
@@ -367,7 +369,8 @@ class _Restore:
             )
             raise InvalidRequestError(message, self.location)
 
-    def _restore_job(self) -> None:
+    def restore_job(self) -> None:
+        """Make the first checkpoint of the job, if the query has operators and the job does not have it yet."""
         if self.job is not None:
             self.job.restore(self.savepoint, self.change)
 
