@@ -235,7 +235,7 @@ def test_restore_refuses_invalid_arguments(
         ([f"{directory}/nothing", fork], (3, "nothing")),
         ([checkpoint, fork], (2, "not a savepoint of a query")),
         ([pointer, fork], (2, "spark.holdfast.checkpoint.dir")),
-        ([pointer, stopped_query, "--checkpoint-dir", f"{directory}/forked"], (2, "there already")),
+        ([pointer, stopped_query, "--checkpoint-dir", f"{directory}/forked"], (2, "is not empty")),
     ]:
         assert main(["restore", *words]) == status
         streams = capsys.readouterr()
