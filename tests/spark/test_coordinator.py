@@ -74,7 +74,7 @@ def test_state_in_exclusive_files_is_not_reused(memory_directory: str) -> None:
     run_batch(driver, 0)
     pending = begin_checkpoint(driver, 1)
     assert not driver.can_reuse_state(pending)
-    with pytest.raises(InvalidRequestError, match="is deleted with that"):
+    with pytest.raises(InvalidRequestError, match="deleted together with that"):
         driver.reuse_state(pending, progress(1))
 
 
