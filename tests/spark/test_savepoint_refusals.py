@@ -111,7 +111,7 @@ def test_rollback_while_the_application_lives_is_refused(
 ) -> None:
     monkeypatch.setattr(sessions, "is_application_alive", lambda: True)
     before = all_files(plain_query)
-    with pytest.raises(InvalidRequestError, match="end the application"):
+    with pytest.raises(InvalidRequestError, match="End the application"):
         roll_back(plain_query, batch_id=1)
     assert all_files(plain_query) == before
 
@@ -162,7 +162,7 @@ def test_named_job_needs_checkpoints(stopped_query: str, directory: str) -> None
             checkpoint_dir=f"{directory}/checkpoints",
             job_id="other",
         )
-    with pytest.raises(InvalidRequestError, match="don't go together"):
+    with pytest.raises(InvalidRequestError, match="not both"):
         take_savepoint(stopped_query, f"{directory}/savepoints", job_id="other", operators=False)
 
 

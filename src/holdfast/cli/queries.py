@@ -11,6 +11,7 @@ from holdfast.cli.options import (
     CommandGroup,
     command,
     configuration,
+    delete_options,
     flag,
     job_options,
     json_option,
@@ -19,6 +20,7 @@ from holdfast.cli.options import (
     require_spark,
 )
 from holdfast.cli.output import (
+    bytes_text,
     interrupt_hint,
     print_json,
     print_line,
@@ -35,6 +37,13 @@ from holdfast.spark_progress import iso_time
 if TYPE_CHECKING:
     from holdfast.spark.savepoints import RollbackPoint
 
+_TARGET = option(
+    "target",
+    nargs="?",
+    metavar="TARGET",
+    help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
+)
+
 
 @command(
     "savepoint",
@@ -50,12 +59,7 @@ if TYPE_CHECKING:
     """,
     options=[
         CHECKPOINT_LOCATION,
-        option(
-            "target",
-            nargs="?",
-            metavar="TARGET",
-            help="URI of the directory for it; by default spark.holdfast.savepoint.dir of --conf",
-        ),
+        _TARGET,
         option(
             "--base",
             metavar="POINTER",
@@ -70,28 +74,50 @@ if TYPE_CHECKING:
             "in a format that every backend can read",
         ),
         NO_OPERATORS,
+        flag("--dry-run", "check whether the savepoint can be taken, but write nothing"),
         json_option("one object"),
-        job_options("default: as recorded in the checkpointLocation"),
+        job_options("by default as recorded in the checkpointLocation"),
         STORES,
     ],
 )
 def savepoint_command(options: argparse.Namespace) -> int:
     """Take a savepoint, and print its pointer."""
     with require_spark():
-        from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415  # needs PySpark
+        from holdfast.spark.savepoints import (  # noqa: PLC0415  # needs PySpark
+            preview_savepoint,
+            take_savepoint,
+        )
         from holdfast.spark_progress import progress_of  # noqa: PLC0415  # needs PySpark
+    query: dict[str, Any] = {
+        "checkpoint_dir": options.checkpoint_dir,
+        "job_id": options.job,
+        "base": options.base,
+        "format": options.format,
+        "operators": options.operators,
+        "configuration": configuration(options),
+    }
+    location, target = options.checkpoint_location, options.target
+    if options.dry_run:
+        preview = preview_savepoint(location, target, **query)
+        if options.json:
+            print_json(
+                {
+                    "pointer": None,
+                    "query_id": preview.query_id,
+                    "batch": preview.batch_id,
+                    "job": preview.job_id,
+                    "operators": preview.parallelism,
+                }
+            )
+        print_status(
+            f"a savepoint of query {preview.query_id} after batch {preview.batch_id} needs "
+            f"{bytes_text(preview.size_bytes)} of files"
+        )
+        print_status("nothing was written")
+        return 0
     hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
     with interrupt_hint(hint):
-        pointer = take_savepoint(
-            options.checkpoint_location,
-            options.target,
-            checkpoint_dir=options.checkpoint_dir,
-            job_id=options.job_id,
-            base=options.base,
-            format=options.format,
-            operators=options.operators,
-            configuration=configuration(options),
-        )
+        pointer = take_savepoint(location, target, **query)
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     progress = progress_of(metadata)
     if options.json:
@@ -114,7 +140,7 @@ def savepoint_command(options: argparse.Namespace) -> int:
 
 @command(
     "restore",
-    help="create a query from a savepoint",
+    help="create a checkpointLocation from a savepoint, to fork or move a query",
     description="Create a checkpointLocation from a savepoint; a query started with it resumes from there.\n\n"
     "It is a separate query, a fork, and may run concurrently with the original. Prints the\n"
     "settings to start it with, as lines for spark-submit --properties-file. Run the command\n"
@@ -127,7 +153,7 @@ def savepoint_command(options: argparse.Namespace) -> int:
         holdfast restore "$P" s3://new/spark --checkpoint-dir s3://new/state --keep-query-id
     """,
     options=[
-        option("pointer", metavar="POINTER", help="the savepoint: URI of its directory"),
+        option("pointer", metavar="POINTER", help="URI of the savepoint's directory"),
         option(
             "checkpoint_location",
             metavar="CHECKPOINT_LOCATION",
@@ -143,11 +169,12 @@ def savepoint_command(options: argparse.Namespace) -> int:
             action="append",
             default=[],
             metavar=("OLD", "NEW"),
-            help="old and new prefix of the URIs of input files; may be repeated",
+            help="rewrite the URIs of input files: replace prefix OLD by NEW; may be repeated",
         ),
+        flag("--dry-run", "check whether the restore can be done, but write nothing"),
         json_option("one object"),
         job_options(
-            "default: spark.holdfast.checkpoint.dir of --conf, and a job with the name of the query"
+            "by default spark.holdfast.checkpoint.dir of --conf, and a job with the name of the query"
         ),
         STORES,
     ],
@@ -155,21 +182,41 @@ def savepoint_command(options: argparse.Namespace) -> int:
 def restore_command(options: argparse.Namespace) -> int:
     """Restore the savepoint, and print the settings that the query needs."""
     with require_spark():
-        from holdfast.spark.savepoints import restore_savepoint  # noqa: PLC0415  # needs PySpark
+        from holdfast.spark.savepoints import (  # noqa: PLC0415  # needs PySpark
+            preview_restore,
+            restore_savepoint,
+        )
     paths = {old: new for old, new in options.paths}  # noqa: C416  # pairs are lists
     if len(paths) < len(options.paths):
         raise InvalidRequestError("--paths has the same old prefix twice")
+    settings: dict[str, Any] = {
+        "checkpoint_dir": options.checkpoint_dir,
+        "job_id": options.job,
+        "keep_query_id": options.keep_query_id,
+        "paths": paths,
+        "configuration": configuration(options),
+    }
+    if options.dry_run:
+        preview = preview_restore(options.pointer, options.checkpoint_location, **settings)
+        if options.json:
+            print_json(
+                {
+                    "dry_run": True,
+                    "batch": preview.batch_id,
+                    "checkpoint_location": preview.checkpoint_location,
+                    "bytes": preview.size_bytes,
+                    "restored_before": preview.restored_before,
+                }
+            )
+        print_status(
+            f"a query at {preview.checkpoint_location} would resume after batch {preview.batch_id}, "
+            f"with {bytes_text(preview.size_bytes)} of files"
+        )
+        print_status("nothing was written")
+        return 0
     hint = "run the command again to finish it; until then Spark can't start the query"
     with interrupt_hint(hint):
-        restored = restore_savepoint(
-            options.pointer,
-            options.checkpoint_location,
-            checkpoint_dir=options.checkpoint_dir,
-            job_id=options.job_id,
-            keep_query_id=options.keep_query_id,
-            paths=paths,
-            configuration=configuration(options),
-        )
+        restored = restore_savepoint(options.pointer, options.checkpoint_location, **settings)
     if options.json:
         fields = asdict(restored)
         print_json(
@@ -204,10 +251,13 @@ def _target(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         type=lambda text: int(text) if text.isascii() and text.isdigit() else text,
         metavar="ID",
-        help="for a query with operators: id of a retained checkpoint, or the URI of its directory",
+        help="for queries with operators: id of a retained checkpoint, or the URI of its directory",
     )
     target.add_argument(
-        "--batch", type=int, metavar="N", help="for any other query: the last batch to keep"
+        "--batch",
+        type=int,
+        metavar="N",
+        help="for queries without Holdfast operators: last batch to keep",
     )
 
 
@@ -232,9 +282,9 @@ def _target(parser: argparse.ArgumentParser) -> None:
         CHECKPOINT_LOCATION,
         _target,
         NO_OPERATORS,
-        flag("--yes", "roll back"),
+        delete_options("roll back"),
         json_option("one object; a list of them without --checkpoint and --batch"),
-        job_options("default: as recorded in the checkpointLocation"),
+        job_options("by default as recorded in the checkpointLocation"),
         STORES,
     ],
 )
@@ -244,7 +294,7 @@ def rollback_command(options: argparse.Namespace) -> int:
         from holdfast.spark.savepoints import preview_rollback, roll_back, rollback_points  # noqa: PLC0415  # needs PySpark
     query: dict[str, Any] = {
         "checkpoint_dir": options.checkpoint_dir,
-        "job_id": options.job_id,
+        "job_id": options.job,
         "operators": options.operators,
         "configuration": configuration(options),
     }
@@ -319,7 +369,7 @@ def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
 
 @command(
     "spark-state",
-    help="state of a stopped query with Spark's transformWithState",
+    help="convert the state of Spark's transformWithState to a savepoint",
     description=(
         "Convert the state of a stopped query with Spark's own transformWithState, in Python, to a\n"
         "savepoint.\n\n"
@@ -332,13 +382,19 @@ def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
     ),
     examples="""
         holdfast import spark-state file:///data/counts-spark --uid counts --parallelism 4 --dry-run
-        P=$(holdfast import spark-state file:///data/counts-spark --uid counts --parallelism 4 \
---ttl seen=3600000 --to file:///data/savepoints)
+        P=$(holdfast import spark-state file:///data/counts-spark file:///data/savepoints --uid counts \
+--parallelism 4 --ttl seen=3600000)
         holdfast restore "$P" file:///data/counts-moved --checkpoint-dir file:///data/holdfast
     """,
     options=[
         CHECKPOINT_LOCATION,
-        option("--uid", required=True, help="uid of the operator, as in keyed(..., uid=)"),
+        _TARGET,
+        option(
+            "--uid",
+            required=True,
+            metavar="UID",
+            help="uid of the operator, as in keyed(..., uid=)",
+        ),
         option(
             "--parallelism",
             required=True,
@@ -351,11 +407,6 @@ def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
             type=int,
             metavar="N",
             help="number of its key groups; it can't be changed later",
-        ),
-        option(
-            "--to",
-            metavar="TARGET",
-            help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
         ),
         list_option(
             "--ttl",
@@ -397,7 +448,7 @@ def import_command(options: argparse.Namespace) -> int:
     print_list("lost:", planned.lost)
     write_and_print(
         options,
-        lambda: planned.write(options.to),
+        lambda: planned.write(options.target),
         {
             "query_id": planned.query.stored.query_id,
             "batch": batch_id,
@@ -424,5 +475,5 @@ def _times_to_live(pairs: list[str]) -> dict[str, int]:
 
 
 IMPORT = CommandGroup(
-    "import", "convert state of other engines to a savepoint", "source", [import_command]
+    "import", "convert state of Spark to a savepoint of Holdfast", "source", [import_command]
 )

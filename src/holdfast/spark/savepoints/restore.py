@@ -19,6 +19,7 @@ import msgspec
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, resolve_pointer
 from holdfast.redaction import redact
 from holdfast.spark import sessions
@@ -59,7 +60,13 @@ from holdfast.spark.savepoints.restored_query import (
     write_spark_files,
 )
 from holdfast.spark.savepoints.stored_query import configuration_of, use_stores
-from holdfast.spark_progress import SparkFiles, directories_of, progress_of, spark_files_of
+from holdfast.spark_progress import (
+    SparkFiles,
+    all_streams,
+    directories_of,
+    progress_of,
+    spark_files_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +137,104 @@ def restore_savepoint(
             in the directory.
         StorageUnavailableError: Something could not be read or written; repeat the restore.
     """
+    restore, completed, is_repeated = _plan(
+        pointer,
+        checkpoint_location,
+        checkpoint_dir=checkpoint_dir,
+        job_id=job_id,
+        keep_query_id=keep_query_id,
+        paths=paths,
+        shuffle_partitions=shuffle_partitions,
+        configuration=configuration,
+    )
+    change, job, location = restore.change, restore.job, restore.location
+    if completed is not None:
+        restore.check_unchanged(completed)
+        restore.restore_job()
+    else:
+        restore.run(is_repeated=is_repeated)
+    if change_at(location) == change:
+        change.forget()
+    batch_id = restore.batch_id
+    _log.info(
+        "%s %s after batch %d at %s",
+        "had restored" if completed else "restored",
+        restore.savepoint.location.external_pointer,
+        batch_id,
+        location,
+    )
+    return RestoredQuery(
+        query_id=change.note.query_id,
+        checkpoint_location=location,
+        batch_id=batch_id + (shuffle_partitions is not None),
+        job_id=job.job_id if job else None,
+        settings=restore.spark_files.settings | (job.settings if job else {}),
+        restored_before=completed is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePreview:
+    """A restore that could be done now.
+
+    Attributes:
+        checkpoint_location: URI of the future checkpointLocation.
+        batch_id: The batch after which the query would resume.
+        size_bytes: Length of the files to copy.
+        restored_before: Whether the restore was done already.
+    """
+
+    checkpoint_location: str
+    batch_id: int
+    size_bytes: int
+    restored_before: bool
+
+
+def preview_restore(
+    pointer: str | PathLike[str],
+    checkpoint_location: str | PathLike[str],
+    *,
+    checkpoint_dir: str | PathLike[str] | None = None,
+    job_id: str | None = None,
+    keep_query_id: bool = False,
+    paths: Mapping[str, str] | None = None,
+    configuration: Mapping[str, str] | None = None,
+) -> RestorePreview:
+    """Check a restore, and write nothing. Arguments and errors of `restore_savepoint`."""
+    restore, completed, _ = _plan(
+        pointer,
+        checkpoint_location,
+        checkpoint_dir=checkpoint_dir,
+        job_id=job_id,
+        keep_query_id=keep_query_id,
+        paths=paths,
+        shuffle_partitions=None,
+        configuration=configuration,
+    )
+    if completed is not None:
+        restore.check_unchanged(completed)
+    if restore.job is not None:
+        restore.job.is_restored(restore.change)  # for its error
+    return RestorePreview(
+        checkpoint_location=restore.location,
+        batch_id=restore.batch_id,
+        size_bytes=sum(file.size for file in files_of(all_streams(restore.savepoint))),
+        restored_before=completed is not None,
+    )
+
+
+def _plan(
+    pointer: str | PathLike[str],
+    checkpoint_location: str | PathLike[str],
+    *,
+    checkpoint_dir: str | PathLike[str] | None,
+    job_id: str | None,
+    keep_query_id: bool,
+    paths: Mapping[str, str] | None,
+    shuffle_partitions: int | None,
+    configuration: Mapping[str, str] | None,
+) -> tuple["_Restore", CompletedRestore | None, bool]:
+    """Return the restore, the same restore if it is completed, and whether it was begun; writes nothing."""
     configuration = configuration_of(configuration)
     use_stores(configuration, str(pointer), str(checkpoint_location))
     savepoint = load_checkpoint(resolve_pointer(pointer))
@@ -160,40 +265,22 @@ def restore_savepoint(
     )
     change = Change(location, note)
     if earlier is None and names_in(location):
-        message = "something is there already; pass a new directory, or delete this one if it is not needed"
+        message = (
+            "the new checkpointLocation is not empty, and nothing was restored; pass another directory, or "
+            "delete this one if it is not needed"
+        )
         raise InvalidRequestError(message, location)
     has_expected_id = keep_query_id == (query_id == savepoint_query)
     if earlier is not None and (earlier != change or not has_expected_id):
         raise _other_operation_error(earlier, change)
     restore = _Restore(savepoint, spark_files, change, job, Moves(paths or {}))
-    if completed is not None:
-        restore.check_unchanged(completed)
-    else:
-        restore.run(is_repeated=earlier is not None)
-    if change_at(location) == change:
-        change.forget()
-    batch_id = progress_of(savepoint.metadata).batch_id
-    _log.info(
-        "%s %s after batch %d at %s",
-        "had restored" if completed else "restored",
-        savepoint.location.external_pointer,
-        batch_id,
-        location,
-    )
-    return RestoredQuery(
-        query_id=query_id,
-        checkpoint_location=location,
-        batch_id=batch_id + (shuffle_partitions is not None),
-        job_id=job.job_id if job else None,
-        settings=spark_files.settings | (job.settings if job else {}),
-        restored_before=completed is not None,
-    )
+    return restore, completed, earlier is not None
 
 
 def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestError:
     note = earlier.note
     if note.kind != RESTORE:
-        message = f"a {note.kind} was begun here and is not finished; repeat that"
+        message = f"a {note.kind} was begun here and is not finished; repeat it first, with the same arguments"
         return InvalidRequestError(message, earlier.location)
     job = f", job {note.job_id} in {note.checkpoint_dir}" if note.job_id else ""
     arguments = f"query {note.query_id}{job}, shuffle_partitions {note.shuffle_partitions}"
@@ -240,12 +327,11 @@ class _Restore:
         replace(f"{self.location}/{RESTORED_FILE}", msgspec.json.encode(completed))
 
     def check_unchanged(self, completed: CompletedRestore) -> None:
-        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint."""
+        """Refuse to repeat a completed restore whose files have changed."""
         if not self._has_files():
             message = "the restored query was changed since; pass a new directory"
             raise InvalidRequestError(message, self.location)
         self._check_paths(completed.paths)
-        self._restore_job()
 
     def _finish_earlier_attempt(self) -> Attempt | None:
         """Finish and return an earlier attempt that has written all files, or return None."""
@@ -255,7 +341,7 @@ class _Restore:
         attempt = newest_attempt(self.location)
         if attempt is not None:
             self._check_paths(attempt.paths)
-        self._restore_job()
+        self.restore_job()
         return attempt
 
     def _begin(self) -> Attempt:
@@ -263,7 +349,7 @@ class _Restore:
         file_system_for(self.location).prepare_directory(self.location)
         attempt = self.change.begin(paths=self.moves.paths)
         clear(self.location, attempt)
-        self._restore_job()
+        self.restore_job()
         sizes = write_spark_files(self.spark_files, self.location, self.moves)
         note = self.change.note
         own = {} if self.job is None else {LINK_FILE: encode_link(self.job.link).encode()}
@@ -283,7 +369,8 @@ class _Restore:
             )
             raise InvalidRequestError(message, self.location)
 
-    def _restore_job(self) -> None:
+    def restore_job(self) -> None:
+        """Make the first checkpoint of the job, if the query has operators and the job does not have it yet."""
         if self.job is not None:
             self.job.restore(self.savepoint, self.change)
 
@@ -325,8 +412,8 @@ def _check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: i
         raise InvalidRequestError(message)
     if savepoint.metadata.operators:
         message = (
-            "Spark repartitions its state in a batch that Holdfast operators don't see; "
-            "leave shuffle_partitions out"
+            "can't repartition Spark's state of a query with Holdfast operators, which don't see the batch that "
+            "repartitions it; leave shuffle_partitions out"
         )
         raise InvalidRequestError(message, pointer)
     offsets = decode_offsets(progress_of(savepoint.metadata).offsets, uri=pointer)

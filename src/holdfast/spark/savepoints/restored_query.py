@@ -91,8 +91,8 @@ def check_files(location: str, sizes: Mapping[str, int]) -> None:
     wrong = sorted(path for path, _ in present.items() ^ sizes.items())
     if wrong:
         message = (
-            f"{wrong[0]!r} is not as it was restored: another process is changing this directory; "
-            "repeat the restore once it has stopped"
+            f"{wrong[0]!r} was changed during the restore: another process is writing to this directory; "
+            "stop it, then repeat the restore"
         )
         raise CheckpointConflictError(message, location, kind="contended")
 

@@ -110,6 +110,58 @@ def take_savepoint(
     return _take(_Request(address, target, base, format))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointPreview:
+    """A savepoint that could be taken now.
+
+    Attributes:
+        query_id: Spark's id of the query.
+        batch_id: The batch after which the query would resume.
+        job_id: The job of its operators; None without operators.
+        parallelism: Number of subtasks by the uid of each operator.
+        size_bytes: Length of all files that the query needs; with a base not all of them are copied.
+    """
+
+    query_id: str
+    batch_id: int
+    job_id: str | None
+    parallelism: dict[str, int]
+    size_bytes: int
+
+
+def preview_savepoint(
+    query: StreamingQuery | Place,
+    target: Place | None = None,
+    *,
+    checkpoint_dir: Place | None = None,
+    job_id: str | None = None,
+    base: Place | None = None,
+    format: SavepointFormat = "native",
+    operators: bool = True,
+    configuration: Mapping[str, str] | None = None,
+) -> SavepointPreview:
+    """Check whether a savepoint can be taken, and write nothing. Arguments and errors of `take_savepoint`."""
+    address = QueryAddress(query, checkpoint_dir, job_id, operators, configuration)
+    stored, directory, _ = _Request(address, target, base, format).prepare()
+    try:
+        batch, last, selected = _newest_files(
+            stored, directory, operators=operators, clock=SYSTEM_CLOCK
+        )
+    except SourceChangedError as error:
+        raise error.error from error
+    metadata = None if last is None else last.metadata
+    return SavepointPreview(
+        query_id=stored.query_id,
+        batch_id=batch.batch_id,
+        job_id=None if metadata is None else metadata.job_id,
+        parallelism={
+            uid: operator.parallelism
+            for uid, operator in (metadata.operators if metadata else {}).items()
+        },
+        size_bytes=sum(selected.values()) + (metadata.state_bytes if metadata else 0),
+    )
+
+
 def stop_with_savepoint(
     query: StreamingQuery,
     target: Place | None = None,
@@ -187,8 +239,8 @@ def _take(request: _Request) -> str:
                 _log.info("a file to copy is gone; trying again (%s)", error.error)
     failure = errors[-1].error
     message = (
-        f"a file for the savepoint is missing, after {len(errors)} attempts: "
-        f"{failure.args[0]}. If the query runs in another process and deletes it, raise "
+        f"savepoint failed after {len(errors)} attempts, and none was written, because a file to copy is "
+        f"missing: {failure.args[0]}. If the query runs in another process, which deletes it, raise "
         "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
     )
     raise CheckpointNotFoundError(message, failure.location) from failure
@@ -211,17 +263,8 @@ def copy_query(
         SourceChangedError: A file of the query disappeared.
     """
     started_s = clock.monotonic_s()
-    batch_id, last = _newest_batch(stored, operators=operators)
-    if last is not None:
-        _wait_for_commit(stored, batch_id, clock)
-    with _detecting_changes(batch_id, target):
-        files = tree(stored.checkpoint_location)
-        if METADATA not in files:
-            message = "a restore or a rollback has just begun here"
-            raise CheckpointNotFoundError(message, f"{stored.checkpoint_location}/{METADATA}")
-        batch = batch_at(stored.checkpoint_location, files, batch_id)
-        selected = {path: files[path] for path in select(files, batch)}
-
+    batch, last, selected = _newest_files(stored, target, operators=operators, clock=clock)
+    batch_id = batch.batch_id
     threshold = min(_INLINE_BYTES, _MAX_INLINE_BYTES // len(selected))
     storage = FileSystemCheckpointStorage(target, inline_threshold=threshold, single_writer=True)
     access = storage.create_checkpoint_storage(stored.job_id)
@@ -258,6 +301,26 @@ def copy_query(
         copier.copied_bytes,
     )
     return pointer
+
+
+def _newest_files(
+    stored: StoredQuery, target: str, *, operators: bool, clock: Clock
+) -> tuple[LoggedBatch, CompletedCheckpoint | None, dict[str, int]]:
+    """Return the last completed batch, the checkpoint of operators after it, and Spark's files with their lengths.
+
+    Raises:
+        SourceChangedError: A file of the query disappeared.
+    """
+    batch_id, last = _newest_batch(stored, operators=operators)
+    if last is not None:
+        _wait_for_commit(stored, batch_id, clock)
+    with _detecting_changes(batch_id, target):
+        files = tree(stored.checkpoint_location)
+        if METADATA not in files:
+            message = "a restore or a rollback has just begun here"
+            raise CheckpointNotFoundError(message, f"{stored.checkpoint_location}/{METADATA}")
+        batch = batch_at(stored.checkpoint_location, files, batch_id)
+        return batch, last, {path: files[path] for path in select(files, batch)}
 
 
 @contextmanager
