@@ -73,7 +73,9 @@ def test_a_dry_run_of_savepoint_writes_nothing(
     command = ["savepoint", stopped_query, f"{directory}/savepoints", "--dry-run"]
     assert main([*command, "--json"]) == 0
     streams = capsys.readouterr()
-    assert json.loads(streams.out) == {
+    printed = json.loads(streams.out)
+    assert printed.pop("bytes") > 0
+    assert printed == {
         "pointer": None,
         "query_id": QUERY,
         "batch": 3,
@@ -171,6 +173,7 @@ def test_restore_prints_json(stopped_query: str, directory: str, capsys: Capture
     conf = f"--conf=spark.holdfast.checkpoint.dir={directory}/forked"
     assert main(["restore", pointer, fork, conf, "--keep-query-id", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
+        "dry_run": False,
         "query_id": QUERY,
         "batch": 3,
         "job": QUERY,
@@ -205,6 +208,10 @@ def test_a_dry_run_of_restore_writes_nothing(
     }
     assert "nothing was written" in streams.err
     assert all_files(directory) == before
+    assert main([*command, "--paths", "file:///no-input", "file:///new", "--dry-run"]) == 2
+    assert (
+        "no input file of the savepoint begins with ['file:///no-input']" in capsys.readouterr().err
+    )
     assert main(["restore", pointer, stopped_query, *command[3:], "--dry-run"]) == 2
     assert "nothing was restored" in capsys.readouterr().err
     assert main(command) == 0

@@ -25,10 +25,11 @@ from holdfast.cli.options import (
     option,
 )
 from holdfast.cli.output import print_status, printable
-from holdfast.cli.queries import IMPORT, restore_command, rollback_command, savepoint_command
+from holdfast.cli.queries import restore_command, rollback_command, savepoint_command
 from holdfast.cli.report import report_command
 from holdfast.cli.settings import settings_command
 from holdfast.cli.show import show_command
+from holdfast.cli.spark_state import IMPORT
 from holdfast.cli.verify import verify_command
 from holdfast.common import SYSTEM_CLOCK, Clock, shortage_of
 from holdfast.errors import CheckpointError, InvalidRequestError

@@ -159,6 +159,13 @@ def _properties_file(parser: Any) -> None:
 
 POINTER = option("pointer", metavar="POINTER", help=POINTER_HELP)
 
+SAVEPOINT_TARGET = option(
+    "target",
+    nargs="?",
+    metavar="TARGET",
+    help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
+)
+
 CHECKPOINT_LOCATION = option(
     "checkpoint_location",
     metavar="CHECKPOINT_LOCATION",

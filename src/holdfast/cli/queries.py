@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.options import (
     CHECKPOINT_LOCATION,
     NO_OPERATORS,
+    SAVEPOINT_TARGET,
     STORES,
-    CommandGroup,
     command,
     configuration,
     delete_options,
     flag,
     job_options,
     json_option,
-    list_option,
     option,
     require_spark,
 )
@@ -24,10 +23,8 @@ from holdfast.cli.output import (
     interrupt_hint,
     print_json,
     print_line,
-    print_list,
     print_status,
     print_table,
-    write_and_print,
 )
 from holdfast.cli.properties_file import properties_line
 from holdfast.errors import InvalidRequestError
@@ -35,14 +32,7 @@ from holdfast.locations.storages import load_checkpoint, resolve_pointer
 from holdfast.spark_progress import iso_time
 
 if TYPE_CHECKING:
-    from holdfast.spark.savepoints import RollbackPoint
-
-_TARGET = option(
-    "target",
-    nargs="?",
-    metavar="TARGET",
-    help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
-)
+    from holdfast.spark.savepoints import RollbackPoint, SavepointRequest
 
 
 @command(
@@ -59,7 +49,7 @@ _TARGET = option(
     """,
     options=[
         CHECKPOINT_LOCATION,
-        _TARGET,
+        SAVEPOINT_TARGET,
         option(
             "--base",
             metavar="POINTER",
@@ -83,41 +73,21 @@ _TARGET = option(
 def savepoint_command(options: argparse.Namespace) -> int:
     """Take a savepoint, and print its pointer."""
     with require_spark():
-        from holdfast.spark.savepoints import (  # noqa: PLC0415  # needs PySpark
-            preview_savepoint,
-            take_savepoint,
-        )
+        from holdfast.spark.savepoints import QueryAddress, SavepointRequest  # noqa: PLC0415  # needs PySpark
         from holdfast.spark_progress import progress_of  # noqa: PLC0415  # needs PySpark
-    query: dict[str, Any] = {
-        "checkpoint_dir": options.checkpoint_dir,
-        "job_id": options.job,
-        "base": options.base,
-        "format": options.format,
-        "operators": options.operators,
-        "configuration": configuration(options),
-    }
-    location, target = options.checkpoint_location, options.target
+    address = QueryAddress(
+        options.checkpoint_location,
+        options.checkpoint_dir,
+        options.job,
+        options.operators,
+        configuration(options),
+    )
+    request = SavepointRequest(address, options.target, options.base, options.format)
     if options.dry_run:
-        preview = preview_savepoint(location, target, **query)
-        if options.json:
-            print_json(
-                {
-                    "pointer": None,
-                    "query_id": preview.query_id,
-                    "batch": preview.batch_id,
-                    "job": preview.job_id,
-                    "operators": preview.parallelism,
-                }
-            )
-        print_status(
-            f"a savepoint of query {preview.query_id} after batch {preview.batch_id} needs "
-            f"{bytes_text(preview.size_bytes)} of files"
-        )
-        print_status("nothing was written")
-        return 0
+        return _preview_savepoint(request, as_json=options.json)
     hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
     with interrupt_hint(hint):
-        pointer = take_savepoint(location, target, **query)
+        pointer = request.take()
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     progress = progress_of(metadata)
     if options.json:
@@ -135,6 +105,27 @@ def savepoint_command(options: argparse.Namespace) -> int:
     else:
         print(pointer)
     print_status(f"took a savepoint of query {progress.query_id} after batch {progress.batch_id}")
+    return 0
+
+
+def _preview_savepoint(request: "SavepointRequest", *, as_json: bool) -> int:
+    preview = request.preview()
+    if as_json:
+        print_json(
+            {
+                "pointer": None,
+                "query_id": preview.query_id,
+                "batch": preview.batch_id,
+                "job": preview.job_id,
+                "operators": preview.parallelism,
+                "bytes": preview.size_bytes,
+            }
+        )
+    print_status(
+        f"a savepoint of query {preview.query_id} after batch {preview.batch_id} needs "
+        f"{bytes_text(preview.size_bytes)} of files"
+    )
+    print_status("nothing was written")
     return 0
 
 
@@ -182,45 +173,44 @@ def savepoint_command(options: argparse.Namespace) -> int:
 def restore_command(options: argparse.Namespace) -> int:
     """Restore the savepoint, and print the settings that the query needs."""
     with require_spark():
-        from holdfast.spark.savepoints import (  # noqa: PLC0415  # needs PySpark
-            preview_restore,
-            restore_savepoint,
-        )
+        from holdfast.spark.savepoints import plan_restore  # noqa: PLC0415  # needs PySpark
     paths = {old: new for old, new in options.paths}  # noqa: C416  # pairs are lists
     if len(paths) < len(options.paths):
         raise InvalidRequestError("--paths has the same old prefix twice")
-    settings: dict[str, Any] = {
-        "checkpoint_dir": options.checkpoint_dir,
-        "job_id": options.job,
-        "keep_query_id": options.keep_query_id,
-        "paths": paths,
-        "configuration": configuration(options),
-    }
+    planned = plan_restore(
+        options.pointer,
+        options.checkpoint_location,
+        checkpoint_dir=options.checkpoint_dir,
+        job_id=options.job,
+        keep_query_id=options.keep_query_id,
+        paths=paths,
+        configuration=configuration(options),
+    )
     if options.dry_run:
-        preview = preview_restore(options.pointer, options.checkpoint_location, **settings)
         if options.json:
             print_json(
                 {
                     "dry_run": True,
-                    "batch": preview.batch_id,
-                    "checkpoint_location": preview.checkpoint_location,
-                    "bytes": preview.size_bytes,
-                    "restored_before": preview.restored_before,
+                    "batch": planned.batch_id,
+                    "checkpoint_location": planned.location,
+                    "bytes": planned.size_bytes,
+                    "restored_before": planned.completed is not None,
                 }
             )
         print_status(
-            f"a query at {preview.checkpoint_location} would resume after batch {preview.batch_id}, "
-            f"with {bytes_text(preview.size_bytes)} of files"
+            f"a query at {planned.location} would resume after batch {planned.batch_id}, "
+            f"with {bytes_text(planned.size_bytes)} of files"
         )
         print_status("nothing was written")
         return 0
     hint = "run the command again to finish it; until then Spark can't start the query"
     with interrupt_hint(hint):
-        restored = restore_savepoint(options.pointer, options.checkpoint_location, **settings)
+        restored = planned.run()
     if options.json:
         fields = asdict(restored)
         print_json(
             {
+                "dry_run": False,
                 "query_id": fields.pop("query_id"),
                 "batch": fields.pop("batch_id"),
                 "job": fields.pop("job_id"),
@@ -365,115 +355,3 @@ def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
     name = "--batch" if points[0].checkpoint is None else "--checkpoint"
     print_status(f"{name} with one of these prints the files that a rollback would delete")
     return 0
-
-
-@command(
-    "spark-state",
-    help="convert the state of Spark's transformWithState to a savepoint",
-    description=(
-        "Convert the state of a stopped query with Spark's own transformWithState, in Python, to a\n"
-        "savepoint.\n\n"
-        "`holdfast restore` creates a checkpointLocation from it, from which the same processor resumes\n"
-        "with keyed(rows, key, uid=...).transformWithState(...): after the last committed batch, with\n"
-        "values, lists, maps, times to live, timers and the watermark. The query itself is only read.\n"
-        "Kept and lost state is reported before anything is written.\n\n"
-        "A Spark in this process, with the settings of --conf, reads the state. Only the URI of the\n"
-        "savepoint is printed on standard output."
-    ),
-    examples="""
-        holdfast import spark-state file:///data/counts-spark --uid counts --parallelism 4 --dry-run
-        P=$(holdfast import spark-state file:///data/counts-spark file:///data/savepoints --uid counts \
---parallelism 4 --ttl seen=3600000)
-        holdfast restore "$P" file:///data/counts-moved --checkpoint-dir file:///data/holdfast
-    """,
-    options=[
-        CHECKPOINT_LOCATION,
-        _TARGET,
-        option(
-            "--uid",
-            required=True,
-            metavar="UID",
-            help="uid of the operator, as in keyed(..., uid=)",
-        ),
-        option(
-            "--parallelism",
-            required=True,
-            type=int,
-            metavar="N",
-            help="number of its subtasks; the query may use another number",
-        ),
-        option(
-            "--max-parallelism",
-            type=int,
-            metavar="N",
-            help="number of its key groups; it can't be changed later",
-        ),
-        list_option(
-            "--ttl",
-            "STATE=MS",
-            "time to live of a state's values, as declared by the processor: Spark stores only their time of "
-            "expiry; may be repeated",
-        ),
-        flag("--dry-run", "report the result, but write nothing"),
-        json_option("one object"),
-        STORES,
-    ],
-)
-def import_command(options: argparse.Namespace) -> int:
-    """Report kept and lost state, then write the savepoint, and print its pointer."""
-    with require_spark():
-        from pyspark.sql import SparkSession  # noqa: PLC0415  # needs PySpark
-
-        from holdfast.spark.state_import import SparkStateImport  # noqa: PLC0415  # needs PySpark
-    settings = configuration(options)
-    ttl_ms = _times_to_live(options.ttl)
-    builder = SparkSession.builder.appName("holdfast import")
-    if "spark.master" not in settings and SparkSession.getActiveSession() is None:
-        builder = builder.master("local[*]").config("spark.ui.enabled", "false")
-    builder.config(map=dict(settings)).getOrCreate()
-    planned = SparkStateImport.of(
-        options.checkpoint_location,
-        uid=options.uid,
-        parallelism=options.parallelism,
-        max_parallelism=options.max_parallelism,
-        ttl_ms=ttl_ms,
-        configuration=settings,
-    )
-    batch_id = planned.query.batch.batch_id
-    print_status(
-        f"operator {options.uid} resumes after batch {batch_id}, by {planned.state.key.names}, with"
-    )
-    for name, kind in planned.kept.items():
-        print_status(f"  {name}: {kind}")
-    print_list("lost:", planned.lost)
-    write_and_print(
-        options,
-        lambda: planned.write(options.target),
-        {
-            "query_id": planned.query.stored.query_id,
-            "batch": batch_id,
-            "key": planned.state.key.names,
-            "kept": planned.kept,
-            "lost": planned.lost,
-        },
-        hint="`holdfast clean` with --savepoint-dir deletes the incomplete savepoint",
-        next_step="create a checkpointLocation from the savepoint with `holdfast restore`",
-    )
-    return 0
-
-
-def _times_to_live(pairs: list[str]) -> dict[str, int]:
-    """Parse milliseconds by the name of a state. Raises `InvalidRequestError`."""
-    times = {}
-    for pair in pairs:
-        name, _, number = pair.rpartition("=")
-        if not name or not number.isdecimal():
-            message = f"--ttl takes STATE=MS, such as --ttl seen=3600000, got {pair!r}"
-            raise InvalidRequestError(message)
-        times[name] = int(number)
-    return times
-
-
-IMPORT = CommandGroup(
-    "import", "convert state of Spark to a savepoint of Holdfast", "source", [import_command]
-)

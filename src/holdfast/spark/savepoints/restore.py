@@ -56,6 +56,7 @@ from holdfast.spark.savepoints.change_notes import (
 from holdfast.spark.savepoints.restored_query import (
     RestoredJob,
     check_files,
+    check_moves,
     clear,
     write_spark_files,
 )
@@ -137,7 +138,7 @@ def restore_savepoint(
             in the directory.
         StorageUnavailableError: Something could not be read or written; repeat the restore.
     """
-    restore, completed, is_repeated = _plan(
+    restore = plan_restore(
         pointer,
         checkpoint_location,
         checkpoint_dir=checkpoint_dir,
@@ -147,50 +148,10 @@ def restore_savepoint(
         shuffle_partitions=shuffle_partitions,
         configuration=configuration,
     )
-    change, job, location = restore.change, restore.job, restore.location
-    if completed is not None:
-        restore.check_unchanged(completed)
-        restore.restore_job()
-    else:
-        restore.run(is_repeated=is_repeated)
-    if change_at(location) == change:
-        change.forget()
-    batch_id = restore.batch_id
-    _log.info(
-        "%s %s after batch %d at %s",
-        "had restored" if completed else "restored",
-        restore.savepoint.location.external_pointer,
-        batch_id,
-        location,
-    )
-    return RestoredQuery(
-        query_id=change.note.query_id,
-        checkpoint_location=location,
-        batch_id=batch_id + (shuffle_partitions is not None),
-        job_id=job.job_id if job else None,
-        settings=restore.spark_files.settings | (job.settings if job else {}),
-        restored_before=completed is not None,
-    )
+    return restore.run()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestorePreview:
-    """A restore that could be done now.
-
-    Attributes:
-        checkpoint_location: URI of the future checkpointLocation.
-        batch_id: The batch after which the query would resume.
-        size_bytes: Length of the files to copy.
-        restored_before: Whether the restore was done already.
-    """
-
-    checkpoint_location: str
-    batch_id: int
-    size_bytes: int
-    restored_before: bool
-
-
-def preview_restore(
+def plan_restore(
     pointer: str | PathLike[str],
     checkpoint_location: str | PathLike[str],
     *,
@@ -198,43 +159,10 @@ def preview_restore(
     job_id: str | None = None,
     keep_query_id: bool = False,
     paths: Mapping[str, str] | None = None,
+    shuffle_partitions: int | None = None,
     configuration: Mapping[str, str] | None = None,
-) -> RestorePreview:
-    """Check a restore, and write nothing. Arguments and errors of `restore_savepoint`."""
-    restore, completed, _ = _plan(
-        pointer,
-        checkpoint_location,
-        checkpoint_dir=checkpoint_dir,
-        job_id=job_id,
-        keep_query_id=keep_query_id,
-        paths=paths,
-        shuffle_partitions=None,
-        configuration=configuration,
-    )
-    if completed is not None:
-        restore.check_unchanged(completed)
-    if restore.job is not None:
-        restore.job.is_restored(restore.change)  # for its error
-    return RestorePreview(
-        checkpoint_location=restore.location,
-        batch_id=restore.batch_id,
-        size_bytes=sum(file.size for file in files_of(all_streams(restore.savepoint))),
-        restored_before=completed is not None,
-    )
-
-
-def _plan(
-    pointer: str | PathLike[str],
-    checkpoint_location: str | PathLike[str],
-    *,
-    checkpoint_dir: str | PathLike[str] | None,
-    job_id: str | None,
-    keep_query_id: bool,
-    paths: Mapping[str, str] | None,
-    shuffle_partitions: int | None,
-    configuration: Mapping[str, str] | None,
-) -> tuple["_Restore", CompletedRestore | None, bool]:
-    """Return the restore, the same restore if it is completed, and whether it was begun; writes nothing."""
+) -> "Restore":
+    """Return a restore that was checked, and write nothing. Arguments and errors of `restore_savepoint`."""
     configuration = configuration_of(configuration)
     use_stores(configuration, str(pointer), str(checkpoint_location))
     savepoint = load_checkpoint(resolve_pointer(pointer))
@@ -273,8 +201,9 @@ def _plan(
     has_expected_id = keep_query_id == (query_id == savepoint_query)
     if earlier is not None and (earlier != change or not has_expected_id):
         raise _other_operation_error(earlier, change)
-    restore = _Restore(savepoint, spark_files, change, job, Moves(paths or {}))
-    return restore, completed, earlier is not None
+    restore = Restore(savepoint, spark_files, change, job, Moves(paths or {}), completed)
+    restore.check()
+    return restore
 
 
 def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestError:
@@ -296,14 +225,24 @@ def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestErr
 
 
 @dataclass(frozen=True, slots=True)
-class _Restore:
-    """A restore of a savepoint to a checkpointLocation."""
+class Restore:
+    """A restore of a savepoint to a checkpointLocation.
+
+    Attributes:
+        savepoint: The savepoint.
+        spark_files: Spark's files in it.
+        change: The restore, as its note in the checkpointLocation stores it.
+        job: The new job of the query's operators; None without operators.
+        moves: New places of input files.
+        completed: The same restore, if it was completed before.
+    """
 
     savepoint: CompletedCheckpoint
     spark_files: SparkFiles
     change: Change
     job: RestoredJob | None
     moves: Moves
+    completed: CompletedRestore | None
 
     @property
     def location(self) -> str:
@@ -311,27 +250,64 @@ class _Restore:
 
     @property
     def batch_id(self) -> int:
+        """The last batch of the savepoint."""
         return progress_of(self.savepoint.metadata).batch_id
 
-    def run(self, *, is_repeated: bool) -> None:
-        """Restore the files and the job, then write the note of the completed restore."""
+    @property
+    def size_bytes(self) -> int:
+        """Length of the savepoint's files."""
+        return sum(file.size for file in files_of(all_streams(self.savepoint)))
+
+    def check(self) -> None:
+        """Refuse a restore that can't be done. Errors are those of `restore_savepoint`."""
+        attempt = newest_attempt(self.location)
+        if self.completed is not None:
+            if not self._has_files():
+                message = "the restored query was changed since; pass a new directory"
+                raise InvalidRequestError(message, self.location)
+            self._check_paths(self.completed.paths)
+        elif attempt is not None and attempt.is_done:
+            self._has_files()  # for its error
+            self._check_paths(attempt.paths)
+        else:
+            check_moves(self.spark_files, self.location, self.moves)
         if self.job is not None:
-            self.job.is_restored(self.change)  # for its error, before anything is written
-        attempt = self._finish_earlier_attempt() if is_repeated else None
-        attempt = attempt or self._begin()
+            self.job.is_restored(self.change)  # for its error
+
+    def run(self) -> RestoredQuery:
+        """Restore the files and the job, unless that was done before."""
+        if self.completed is not None:
+            self._restore_job()
+        else:
+            self._restore()
+        if change_at(self.location) == self.change:
+            self.change.forget()
+        _log.info(
+            "%s %s after batch %d at %s",
+            "had restored" if self.completed else "restored",
+            self.savepoint.location.external_pointer,
+            self.batch_id,
+            self.location,
+        )
+        is_repartitioned = self.change.note.shuffle_partitions is not None
+        return RestoredQuery(
+            query_id=self.change.note.query_id,
+            checkpoint_location=self.location,
+            batch_id=self.batch_id + is_repartitioned,
+            job_id=self.job.job_id if self.job else None,
+            settings=self.spark_files.settings | (self.job.settings if self.job else {}),
+            restored_before=self.completed is not None,
+        )
+
+    def _restore(self) -> None:
+        """Restore the files and the job, then write the note of the completed restore."""
+        attempt = self._finish_earlier_attempt() or self._begin()
         partitions = self.change.note.shuffle_partitions
         if partitions is not None and newest_batch(self.location) == self.batch_id:
             sessions.state_repartitioner()(self.location, partitions)
             check_newest(self.location, attempt)
         completed = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
         replace(f"{self.location}/{RESTORED_FILE}", msgspec.json.encode(completed))
-
-    def check_unchanged(self, completed: CompletedRestore) -> None:
-        """Refuse to repeat a completed restore whose files have changed."""
-        if not self._has_files():
-            message = "the restored query was changed since; pass a new directory"
-            raise InvalidRequestError(message, self.location)
-        self._check_paths(completed.paths)
 
     def _finish_earlier_attempt(self) -> Attempt | None:
         """Finish and return an earlier attempt that has written all files, or return None."""
@@ -341,7 +317,7 @@ class _Restore:
         attempt = newest_attempt(self.location)
         if attempt is not None:
             self._check_paths(attempt.paths)
-        self.restore_job()
+        self._restore_job()
         return attempt
 
     def _begin(self) -> Attempt:
@@ -349,7 +325,7 @@ class _Restore:
         file_system_for(self.location).prepare_directory(self.location)
         attempt = self.change.begin(paths=self.moves.paths)
         clear(self.location, attempt)
-        self.restore_job()
+        self._restore_job()
         sizes = write_spark_files(self.spark_files, self.location, self.moves)
         note = self.change.note
         own = {} if self.job is None else {LINK_FILE: encode_link(self.job.link).encode()}
@@ -369,7 +345,7 @@ class _Restore:
             )
             raise InvalidRequestError(message, self.location)
 
-    def restore_job(self) -> None:
+    def _restore_job(self) -> None:
         """Make the first checkpoint of the job, if the query has operators and the job does not have it yet."""
         if self.job is not None:
             self.job.restore(self.savepoint, self.change)

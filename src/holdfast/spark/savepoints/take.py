@@ -5,9 +5,10 @@ The query's files may change while they are copied: if one disappears, the copy 
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import pyspark
@@ -51,6 +52,8 @@ from holdfast.spark_progress import (
 )
 
 _log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 _MAX_ATTEMPTS = 5
 
@@ -107,7 +110,29 @@ def take_savepoint(
         OutcomeUnknownError: The store did not report whether it was made.
     """
     address = QueryAddress(query, checkpoint_dir, job_id, operators, configuration)
-    return _take(_Request(address, target, base, format))
+    return SavepointRequest(address, target, base, format).take()
+
+
+def stop_with_savepoint(
+    query: StreamingQuery,
+    target: Place | None = None,
+    *,
+    checkpoint_dir: Place | None = None,
+    job_id: str | None = None,
+    base: Place | None = None,
+    format: SavepointFormat = "native",
+    operators: bool = True,
+) -> str:
+    """Stop a query, then take a savepoint of it. Arguments, result and errors of `take_savepoint`.
+
+    It doesn't wait for a running batch, which will be repeated. The query stays stopped even if the savepoint
+    fails.
+    """
+    address = QueryAddress(query, checkpoint_dir, job_id, operators)
+    request = SavepointRequest(address, target, base, format)
+    request.prepare()
+    query.stop()
+    return request.take()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,63 +154,8 @@ class SavepointPreview:
     size_bytes: int
 
 
-def preview_savepoint(
-    query: StreamingQuery | Place,
-    target: Place | None = None,
-    *,
-    checkpoint_dir: Place | None = None,
-    job_id: str | None = None,
-    base: Place | None = None,
-    format: SavepointFormat = "native",
-    operators: bool = True,
-    configuration: Mapping[str, str] | None = None,
-) -> SavepointPreview:
-    """Check whether a savepoint can be taken, and write nothing. Arguments and errors of `take_savepoint`."""
-    address = QueryAddress(query, checkpoint_dir, job_id, operators, configuration)
-    stored, directory, _ = _Request(address, target, base, format).prepare()
-    try:
-        batch, last, selected = _newest_files(
-            stored, directory, operators=operators, clock=SYSTEM_CLOCK
-        )
-    except SourceChangedError as error:
-        raise error.error from error
-    metadata = None if last is None else last.metadata
-    return SavepointPreview(
-        query_id=stored.query_id,
-        batch_id=batch.batch_id,
-        job_id=None if metadata is None else metadata.job_id,
-        parallelism={
-            uid: operator.parallelism
-            for uid, operator in (metadata.operators if metadata else {}).items()
-        },
-        size_bytes=sum(selected.values()) + (metadata.state_bytes if metadata else 0),
-    )
-
-
-def stop_with_savepoint(
-    query: StreamingQuery,
-    target: Place | None = None,
-    *,
-    checkpoint_dir: Place | None = None,
-    job_id: str | None = None,
-    base: Place | None = None,
-    format: SavepointFormat = "native",
-    operators: bool = True,
-) -> str:
-    """Stop a query, then take a savepoint of it. Arguments, result and errors of `take_savepoint`.
-
-    It doesn't wait for a running batch, which will be repeated. The query stays stopped even if the savepoint
-    fails.
-    """
-    address = QueryAddress(query, checkpoint_dir, job_id, operators)
-    request = _Request(address, target, base, format)
-    request.prepare()
-    query.stop()
-    return _take(request)
-
-
 @dataclass(frozen=True, slots=True)
-class _Request:
+class SavepointRequest:
     """The arguments of a savepoint."""
 
     address: QueryAddress
@@ -209,6 +179,58 @@ class _Request:
             return stored, directory, Base()
         return stored, directory, Base.load(self.base, stored.query_id, stored.configuration)
 
+    def take(self) -> str:
+        """Take the savepoint. Result and errors of `take_savepoint`."""
+        return self._repeat(
+            lambda stored, directory, base: copy_query(
+                stored, directory, base, operators=self.address.operators, format=self.format
+            )
+        )
+
+    def preview(self) -> SavepointPreview:
+        """Return the savepoint that could be taken, and write nothing. Errors of `take_savepoint`."""
+        return self._repeat(self._preview)
+
+    def _preview(self, stored: StoredQuery, directory: str, _: Base) -> SavepointPreview:
+        batch, last, files = _newest_files(
+            stored, directory, operators=self.address.operators, clock=SYSTEM_CLOCK
+        )
+        metadata = None if last is None else last.metadata
+        operators = {} if metadata is None else metadata.operators
+        return SavepointPreview(
+            query_id=stored.query_id,
+            batch_id=batch.batch_id,
+            job_id=None if metadata is None else metadata.job_id,
+            parallelism={uid: operator.parallelism for uid, operator in operators.items()},
+            size_bytes=sum(files.values()) + (metadata.state_bytes if metadata else 0),
+        )
+
+    def _repeat(self, action: Callable[[StoredQuery, str, Base], _Result]) -> _Result:
+        """Repeat an action on the query if a file disappears meanwhile.
+
+        Raises:
+            CheckpointNotFoundError: Files repeatedly disappear.
+        """
+        errors: list[SourceChangedError] = []
+        while len(errors) < _MAX_ATTEMPTS:
+            stored, directory, base = self.prepare()
+            # The query's coordinator, if it is in this process, deletes no checkpoint during the action.
+            with pin_checkpoints(stored.job_id) if stored.access else nullcontext():
+                try:
+                    return action(stored, directory, base)
+                except SourceChangedError as error:
+                    errors.append(error)
+                    if len(errors) > 1 and error.args == errors[-2].args:
+                        break  # the query has made no progress, so the file won't appear
+                    _log.info("a file to copy is gone; trying again (%s)", error.error)
+        failure = errors[-1].error
+        message = (
+            f"savepoint failed after {len(errors)} attempts, and none was written, because a file to copy is "
+            f"missing: {failure.args[0]}. If the query runs in another process, which deletes it, raise "
+            "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
+        )
+        raise CheckpointNotFoundError(message, failure.location) from failure
+
 
 class SourceChangedError(Exception):
     """A file of the query was not there, perhaps deleted since it was listed."""
@@ -216,34 +238,6 @@ class SourceChangedError(Exception):
     def __init__(self, batch_id: int, error: CheckpointNotFoundError) -> None:
         super().__init__(batch_id, *error.args)
         self.error = error
-
-
-def _take(request: _Request) -> str:
-    errors: list[SourceChangedError] = []
-    while len(errors) < _MAX_ATTEMPTS:
-        stored, directory, base = request.prepare()
-        # The query's coordinator, if it is in this process, deletes no checkpoint during the copy.
-        with pin_checkpoints(stored.job_id) if stored.access else nullcontext():
-            try:
-                return copy_query(
-                    stored,
-                    directory,
-                    base,
-                    operators=request.address.operators,
-                    format=request.format,
-                )
-            except SourceChangedError as error:
-                errors.append(error)
-                if len(errors) > 1 and error.args == errors[-2].args:
-                    break  # the query has made no progress, so the file won't appear
-                _log.info("a file to copy is gone; trying again (%s)", error.error)
-    failure = errors[-1].error
-    message = (
-        f"savepoint failed after {len(errors)} attempts, and none was written, because a file to copy is "
-        f"missing: {failure.args[0]}. If the query runs in another process, which deletes it, raise "
-        "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
-    )
-    raise CheckpointNotFoundError(message, failure.location) from failure
 
 
 def copy_query(
