@@ -206,7 +206,7 @@ class SavepointRequest:
         )
 
     def _repeat(self, action: Callable[[StoredQuery, str, Base], _Result]) -> _Result:
-        """Repeat an action on the query if a file disappears meanwhile.
+        """Repeat an action on the query if a file disappears during it.
 
         Raises:
             CheckpointNotFoundError: Files repeatedly disappear.
