@@ -48,7 +48,7 @@ exit status:
 
 Commands that delete (clean, rollback) only print what they would delete until you add --yes.
 holdfast COMMAND --help has examples. Documentation: docs/runbook.md for failures, by symptom;
-docs/inspect-and-monitor.md and docs/savepoints.md for these commands.
+docs/monitoring.md and docs/savepoints.md for these commands.
 """
 
 
