@@ -1,16 +1,20 @@
 """The site of docs/ in a real browser, opened from the disk: layout, links, pictures, search."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Literal
 from urllib.parse import unquote, urldefrag
 
 import pytest
 from mkdocs.config.defaults import MkDocsConfig
-from playwright.sync_api import Browser, Page, Request
+from playwright.sync_api import Browser, Page, expect
 
 from docs.site_hooks import use_project
 
@@ -40,37 +44,40 @@ HEADINGS = """
 """
 
 LINKS = "() => [...document.querySelectorAll('a[href]')].map(one => one.href)"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 IDS = "() => [...document.querySelectorAll('[id]')].map(one => one.id)"
 
 
-class Site:
-    """The site on the disk, in a browser window that records requests and messages."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a browser shows of one page, at both widths."""
 
-    def __init__(self, directory: Path, page: Page) -> None:
-        self.directory = directory
-        self.page = page
-        self.requests: list[str] = []
-        self.messages: list[str] = []
-        page.on("request", self._record)
-        page.on("requestfailed", lambda request: self.messages.append(f"failed: {request.url}"))
-        page.on("console", lambda message: self.messages.append(message.text))
-        page.on("pageerror", lambda error: self.messages.append(str(error)))
+    widths: dict[int, int]
+    too_wide: list[str]
+    broken_pictures: list[str]
+    headings: list[int]
+    links: list[str]
+    anchors: set[str]
+    requests: list[str]
+    messages: list[str]
 
-    def _record(self, request: Request) -> None:
-        if not request.url.startswith(("data:", "about:")):
-            self.requests.append(request.url)
 
-    def open(self, name: str, *, width: int = DESKTOP) -> None:
-        """Open a page in a window of this width."""
-        self.requests.clear()
-        self.messages.clear()
-        self.page.emulate_media(color_scheme="light", reduced_motion="reduce")
-        self.page.set_viewport_size({"width": width, "height": 800})
-        self.page.goto(f"{self.directory.as_uri()}/{name}.html")
-
-    def look(self, script: str) -> Any:
-        """Return the result of a script in the page."""
-        return self.page.evaluate(script)
+@contextmanager
+def open_page(
+    browser: Browser, *, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
+) -> Iterator[tuple[Page, list[str], list[str]]]:
+    """Open an empty page; its requests to other places than the disk, and its messages, are recorded."""
+    requests: list[str] = []
+    messages: list[str] = []
+    with browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce"
+    ) as context:
+        page = context.new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("requestfailed", lambda request: messages.append(f"failed: {request.url}"))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        yield page, requests, messages
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +97,31 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(directory: Path, browser: Browser) -> Iterator[Site]:
-    with browser.new_context() as context:
-        yield Site(directory, context.new_page())
-
-
-@pytest.fixture(scope="module")
-def anchors(site: Site) -> dict[Path, set[str]]:
-    """The ids of each page."""
-    ids = {}
-    for page in sorted(site.directory.glob("*.html")):
-        site.open(page.stem)
-        ids[page] = {*site.look(IDS), ""}
-    return ids
+def views(directory: Path, browser: Browser) -> dict[str, View]:
+    """All pages, each opened once."""
+    views = {}
+    with open_page(browser) as (page, requests, messages):
+        for name in PAGES:
+            requests.clear()
+            messages.clear()
+            page.goto(f"{directory.as_uri()}/{name}.html")
+            widths = {}
+            too_wide = []
+            for width in (DESKTOP, PHONE):
+                page.set_viewport_size({"width": width, "height": 800})
+                widths[width] = page.evaluate("document.documentElement.scrollWidth")
+                too_wide += page.evaluate(TOO_WIDE)
+            views[name] = View(
+                widths,
+                too_wide,
+                page.evaluate(BROKEN_PICTURES),
+                page.evaluate(HEADINGS),
+                page.evaluate(LINKS),
+                {*page.evaluate(IDS), ""},
+                [url for url in requests if not url.startswith(("file:", "data:"))],
+                list(messages),
+            )
+    return views
 
 
 def test_each_page_is_in_the_site_and_no_program(directory: Path) -> None:
@@ -111,54 +130,58 @@ def test_each_page_is_in_the_site_and_no_program(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_fits_the_screen_and_loads_from_the_disk(site: Site, name: str) -> None:
-    site.open(name)
-    for width in (DESKTOP, PHONE):
-        site.page.set_viewport_size({"width": width, "height": 800})
-        assert site.look("() => document.documentElement.scrollWidth") <= width
-        assert site.look(TOO_WIDE) == []
-    assert site.look(BROKEN_PICTURES) == []
-    headings = site.look(HEADINGS)
-    assert headings.count(1) == 1
-    assert [(a, b) for a, b in zip(headings, headings[1:], strict=False) if b > a + 1] == []
-    assert [url for url in site.requests if not url.startswith("file:")] == []
-    assert site.messages == []
+def test_page_fits_the_screen_and_loads_from_the_disk(views: dict[str, View], name: str) -> None:
+    view = views[name]
+    assert view.widths == {DESKTOP: DESKTOP, PHONE: PHONE}
+    assert view.too_wide == []
+    assert view.broken_pictures == []
+    assert view.headings.count(1) == 1
+    assert [(a, b) for a, b in pairwise(view.headings) if b > a + 1] == []
+    assert view.requests == []
+    assert view.messages == []
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_of_a_page_lead_somewhere(
-    site: Site, anchors: dict[Path, set[str]], name: str
-) -> None:
-    site.open(name)
-    for link in site.look(LINKS):
+def test_links_of_a_page_lead_somewhere(views: dict[str, View], name: str) -> None:
+    for link in views[name].links:
         if link.startswith("file:"):
             url, anchor = urldefrag(unquote(link.removeprefix("file://")))
             assert Path(url).is_file(), link
-            assert anchor in anchors.get(Path(url), {""}), link
+            assert anchor in views[Path(url).stem].anchors, link
 
 
-def test_colours_follow_the_scheme(site: Site) -> None:
-    backgrounds = []
-    for scheme in ("light", "dark"):
-        site.open("index")
-        site.page.emulate_media(color_scheme=scheme)
-        backgrounds.append(site.look("() => getComputedStyle(document.body).backgroundColor"))
-    assert backgrounds[0] == "rgb(255, 255, 255)"
-    assert backgrounds[1] != backgrounds[0]
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_scheme_and_then_the_reader(
+    directory: Path, browser: Browser, scheme: Literal["light", "dark"]
+) -> None:
+    with open_page(browser, scheme=scheme) as (page, _, _):
+        page.goto(f"{directory.as_uri()}/index.html")
+        picture = page.locator("img").first
+        for dark in (scheme == "dark", scheme != "dark"):
+            assert page.evaluate(BACKGROUND) == (
+                "rgb(30, 33, 41)" if dark else "rgb(255, 255, 255)"
+            )
+            # The pictures ask for the scheme of the element that shows them.
+            assert picture.evaluate("one => getComputedStyle(one).colorScheme") == (
+                "dark" if dark else "light"
+            )
+            page.locator("label[for^=__palette]:visible").click()
 
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_search_suggests_and_finds_pages_from_the_disk(site: Site, width: int) -> None:
-    site.open("index", width=width)
-    if width == PHONE:
-        site.page.locator("label[for=__search]").first.click()
-    site.page.locator("input.md-search__input").fill("savep")
-    result = site.page.locator(".md-search-result__link").first
-    result.wait_for()
-    assert site.page.locator(".md-search__suggest").inner_text().startswith("savepoint")
-    result.click()
-    site.page.locator("mark", has_text="avep").first.wait_for()
-    assert site.messages == []
+def test_search_suggests_and_finds_pages_from_the_disk(
+    directory: Path, browser: Browser, width: int
+) -> None:
+    with open_page(browser, width=width) as (page, requests, messages):
+        page.goto(f"{directory.as_uri()}/index.html")
+        if width == PHONE:
+            page.locator("label.md-header__button[for=__search]").click()
+        page.locator("input.md-search__input").press_sequentially("savep")
+        expect(page.locator(".md-search__suggest")).to_contain_text("savepoint")
+        page.locator(".md-search-result__link").first.click()
+        expect(page.locator("mark").first).to_contain_text(re.compile("savep", re.IGNORECASE))
+        assert all(url.startswith(("file:", "data:", "about:")) for url in requests)
+        assert messages == []
 
 
 def test_header_shows_the_version_and_links_need_a_known_address() -> None:
