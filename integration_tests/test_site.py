@@ -50,7 +50,7 @@ IDS = "() => [...document.querySelectorAll('[id]')].map(one => one.id)"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a browser shows of one page, at both widths."""
+    """One page in a browser, at both widths."""
 
     widths: dict[int, int]
     too_wide: list[str]
