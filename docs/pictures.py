@@ -114,7 +114,13 @@ def overview() -> Picture:
     picture.arrow((168, 153), (234, 153))
     picture.text(200, 146, "per batch", anchor="middle")
     picture.box(
-        236, 122, 236, "`_metadata`", "state, batch, Spark’s offsets:", "one commit on disk, S3 or HDFS", kind="main"
+        236,
+        122,
+        236,
+        "`_metadata`",
+        "state, batch, Spark’s offsets:",
+        "one commit on disk, S3 or HDFS",
+        kind="main",
     )
     for x in (62, 180, 298, 416):
         picture.arrow((354, 185), (354, 216), (x, 216), (x, 238))
@@ -220,7 +226,13 @@ def owner() -> Picture:
     picture.box(172, rows[3], 136, "`chk-42/_metadata`", height=34)
     picture.arrow((330, rows[3] + 17), (310, rows[3] + 17))
     picture.box(14, rows[4], 136, "finds epoch 8:", "stops with an error", kind="lost")
-    picture.arrow((150, rows[4] + 23), (161, rows[4] + 23), (161, rows[2] + 22), (170, rows[2] + 22), slow=True)
+    picture.arrow(
+        (150, rows[4] + 23),
+        (161, rows[4] + 23),
+        (161, rows[2] + 22),
+        (170, rows[2] + 22),
+        slow=True,
+    )
     picture.text(8, 321, "Only one driver can take a name, and the highest epoch owns the job.")
     return picture
 
@@ -247,7 +259,11 @@ def rescale() -> Picture:
         (
             "Keyed state: each subtask owns a range of the key groups",
             (("0 – 63", 64 / 128, "box"), ("64 – 127", 64 / 128, "soft")),
-            (("0 – 42", 43 / 128, "box"), ("43 – 85", 43 / 128, "soft"), ("86 – 127", 42 / 128, "gray")),
+            (
+                ("0 – 42", 43 / 128, "box"),
+                ("43 – 85", 43 / 128, "soft"),
+                ("86 – 127", 42 / 128, "gray"),
+            ),
         ),
         (
             "List state: elements are distributed evenly",
@@ -294,7 +310,12 @@ def savepoint() -> Picture:
     picture.arrow((127, 82), (127, 106), (180, 106), (180, 118))
     picture.arrow((353, 82), (353, 106), (300, 106), (300, 118))
     picture.box(
-        110, 120, 260, "`savepoint-totals-1f6b…/`", "copies of all files, with checksums", kind="main"
+        110,
+        120,
+        260,
+        "`savepoint-totals-1f6b…/`",
+        "copies of all files, with checksums",
+        kind="main",
     )
     picture.arrow((180, 166), (180, 186), (121, 186), (121, 208))
     picture.arrow((300, 166), (300, 186), (359, 186), (359, 208))
