@@ -52,8 +52,8 @@ class Picture:
     def __init__(self, title: str, description: str, height: int) -> None:
         self.height = height
         self._lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * 7 // 6}" viewBox="0 0 {WIDTH} {height}" '
-            'role="img" aria-labelledby="t d">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * 7 // 6}" viewBox="0 0 {WIDTH} {height}"',
+            '  role="img" aria-labelledby="t d">',
             f'  <title id="t">{escape(title)}</title>\n  <desc id="d">{escape(description)}</desc>',
             f"  <style>{STYLE}</style>\n  <defs>\n{TIPS}  </defs>",
             f'  <rect class="ground" width="{WIDTH}" height="{height}" rx="10"/>',
@@ -118,14 +118,14 @@ def overview() -> Picture:
         122,
         236,
         "`_metadata`",
-        "state, batch, Spark’s offsets:",
+        "state, batch, Spark's offsets:",
         "one commit on disk, S3 or HDFS",
         kind="main",
     )
     for x in (62, 180, 298, 416):
         picture.arrow((354, 185), (354, 216), (x, 216), (x, 238))
     picture.box(8, 240, 108, "rescale", "at any restart", kind="soft")
-    picture.box(126, 240, 108, "roll back", "with Spark’s log", kind="soft")
+    picture.box(126, 240, 108, "roll back", "with Spark's log", kind="soft")
     picture.box(244, 240, 108, "fork, move", "while it runs", kind="soft")
     picture.box(362, 240, 110, "read, repair", "as a DataFrame", kind="soft")
     return picture
@@ -146,7 +146,7 @@ def commit() -> Picture:
     rows = [40 + 61 * row for row in range(7)]
     middle = [row + 23 for row in rows]
     picture.box(14, rows[0], 136, "1 Plan batch 42", "open chk-43")
-    picture.box(330, rows[0], 136, "`offsets/42`", "Spark’s log")
+    picture.box(330, rows[0], 136, "`offsets/42`", "Spark's log")
     picture.arrow((150, middle[0]), (328, middle[0]))
     picture.box(172, rows[1], 136, "2 Restore", "state of chk-42")
     picture.box(330, rows[1], 136, "State files", "or nearer copies")
@@ -167,7 +167,7 @@ def commit() -> Picture:
     picture.arrow((82, rows[4] + 46), (82, rows[5] - 2))
     picture.arrow((150, middle[5]), (328, middle[5]))
     picture.box(14, rows[6], 136, "7 Finish", "Spark ends the batch")
-    picture.box(330, rows[6], 136, "`commits/42`", "Spark’s log")
+    picture.box(330, rows[6], 136, "`commits/42`", "Spark's log")
     picture.arrow((82, rows[5] + 46), (82, rows[6] - 2))
     picture.arrow((150, middle[6]), (328, middle[6]))
     return picture
@@ -177,7 +177,7 @@ def parts() -> Picture:
     """The parts of a checkpoint."""
     picture = Picture(
         "The parts of a checkpoint",
-        "In the directory of a job, chk-43/_metadata contains a handle for each subtask, the batch and Spark’s offsets. A handle "
+        "In the directory of a job, chk-43/_metadata contains a handle for each subtask, the batch and Spark's offsets. A handle "
         "references a state file by name, length and checksums; small state is in the handle itself.",
         268,
     )
@@ -193,7 +193,7 @@ def parts() -> Picture:
     picture.box(8, 134, 94, "subtask 1", "small state", kind="gray")
     picture.arrow((102, 157), (278, 157))
     picture.box(280, 134, 168, "handle", "the state itself")
-    picture.box(280, 192, 168, "batch 42", "Spark’s offsets")
+    picture.box(280, 192, 168, "batch 42", "Spark's offsets")
     picture.text(130, 200, "published")
     picture.text(130, 217, "in one atomic step:")
     picture.text(130, 234, "the commit")
@@ -258,11 +258,11 @@ def rescale() -> Picture:
     panels = (
         (
             "Keyed state: each subtask owns a range of the key groups",
-            (("0 – 63", 64 / 128, "box"), ("64 – 127", 64 / 128, "soft")),
+            (("0 to 63", 64 / 128, "box"), ("64 to 127", 64 / 128, "soft")),
             (
-                ("0 – 42", 43 / 128, "box"),
-                ("43 – 85", 43 / 128, "soft"),
-                ("86 – 127", 42 / 128, "gray"),
+                ("0 to 42", 43 / 128, "box"),
+                ("43 to 85", 43 / 128, "soft"),
+                ("86 to 127", 42 / 128, "gray"),
             ),
         ),
         (
@@ -298,14 +298,14 @@ def savepoint() -> Picture:
     """Fork and move by a savepoint."""
     picture = Picture(
         "A fork and a move by a savepoint",
-        "A savepoint is one directory with copies of Spark’s logs and state and of the state of the operators, as of one batch. "
+        "A savepoint is one directory with copies of Spark's logs and state and of the state of the operators, as of one batch. "
         "Restored with a new query id it is a fork, which runs next to the original; restored with the same id it is the query itself, "
         "moved to another bucket or store.",
         266,
     )
     picture.box(8, 8, 464, kind="soft", height=82)
     picture.text(20, 28, "The query as of batch 42", "h")
-    picture.box(20, 36, 214, "`checkpointLocation`", "Spark’s logs and state")
+    picture.box(20, 36, 214, "`checkpointLocation`", "Spark's logs and state")
     picture.box(246, 36, 214, "checkpoint directory", "state of the operators")
     picture.arrow((127, 82), (127, 106), (180, 106), (180, 118))
     picture.arrow((353, 82), (353, 106), (300, 106), (300, 118))
@@ -329,12 +329,12 @@ def rollback() -> Picture:
     picture = Picture(
         "A rollback",
         "A query has finished batches 41 to 44 and retains checkpoints 42 to 45. A rollback to checkpoint 43 deletes batches 43 and 44 "
-        "from Spark’s log and state together with checkpoints 44 and 45. The rows of these batches stay in the sink, and the next run "
+        "from Spark's log and state together with checkpoints 44 and 45. The rows of these batches stay in the sink, and the next run "
         "sends batch 43 again.",
         236,
     )
     columns = [120, 208, 296, 384]
-    picture.text(8, 51, "Spark’s logs", "h")
+    picture.text(8, 51, "Spark's logs", "h")
     picture.text(8, 99, "Holdfast", "h")
     picture.text(8, 147, "Sink", "h")
     for number, x in enumerate(columns):
