@@ -1,4 +1,4 @@
-"""Sketches of distinct values, for tests that are skipped on Pythons for which there is no wheel of them."""
+"""Sketches of distinct values. Tests that use them are skipped without the package, which not every Python has."""
 
 from collections.abc import Iterable
 

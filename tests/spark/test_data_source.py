@@ -267,6 +267,11 @@ TYPES: dict[str, tuple[pa.DataType, list[Any], str]] = {
         "map<string,struct<a:decimal(20,0)>>",
     ),
     "decimal of 256 bits": (pa.decimal256(38, 0), [1, None], "decimal(38,0)"),
+    "time without a zone": (
+        pa.timestamp("us"),
+        [0, None],
+        "timestamp_ntz",
+    ),
     "nothing": (pa.struct([("a", pa.null())]), [{"a": None}, None], "struct<a:void>"),
     "struct of nothing": (pa.struct([]), [{}, None], "struct<>"),
 }
