@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import FailsOnce, Groups, RowNumbers, TimesReporter
 from jobs.processors import InitializedTotals
+from jobs.pyspark_version import PYSPARK
 from jobs.session import ROCKSDB, session_with
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from pyspark.errors import PySparkException
@@ -36,7 +36,7 @@ from holdfast.spark.processors import session_settings
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark_progress import SparkProgress
 
-HAS_SESSIONS_OF_QUERIES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 3)
+HAS_SESSIONS_OF_QUERIES = PYSPARK >= (4, 3)
 
 
 @pytest.fixture
