@@ -1,6 +1,5 @@
 """The documentation is true: its code runs, its tables are made from code, its links lead somewhere."""
 
-import json
 import os
 import re
 import subprocess
@@ -24,7 +23,7 @@ from servers.buckets import MemoryS3Server, memory_s3
 from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
 
-from docs.generate import settings_page, support_matrix
+from docs.generate import settings_page
 from holdfast import read_state, subtasks
 from holdfast.locations import use_s3
 from holdfast.spark.settings import settings_table
@@ -224,22 +223,6 @@ def name_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hd
 
 def test_the_settings_page_is_made_from_the_code() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page()
-
-
-def test_the_support_matrix_is_made_from_recorded_runs() -> None:
-    page = (ROOT / "docs" / "support-matrix.md").read_text()
-    assert support_matrix(page) == page
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/faq.md", "docs/upgrading.md"])
-def test_supported_versions_of_pyspark_are_those_of_recorded_runs(name: str) -> None:
-    results = json.loads((ROOT / "infra" / "versions" / "results.json").read_text())
-    recorded = sorted(result["versions"]["pyspark"] for result in results.values())
-    lowest, newest = (re.sub(r"\.\d+$", "", recorded[place]) for place in (0, -1))
-    assert re.findall(r"PySpark (\d\.\d) to (\d\.\d)", (ROOT / name).read_text())[0] == (
-        lowest,
-        newest,
-    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
