@@ -131,7 +131,7 @@ hdfs-servers: setup
 .PHONY: browser
 browser:
 	@command -v "$${CHROMIUM:-chromium}" chromium-browser google-chrome google-chrome-stable >/dev/null || { \
-	  echo 'the tests of the report page are skipped: they need a Chromium. To have one:' >&2; \
+	  echo 'the tests of the report page and of the site are skipped: they need a Chromium. To have one:' >&2; \
 	  echo '  Debian          sudo apt-get install chromium' >&2; \
 	  echo '  Fedora          sudo dnf install chromium' >&2; \
 	  echo '  elsewhere       CHROMIUM=/path/to/chrome make integration' >&2; }
@@ -194,8 +194,9 @@ flink-libraries: setup | $(UV)
 	  mv "$$new/whole" "$(FLINK_LIBRARIES)"; }
 
 .PHONY: docs
-docs: setup ## write the pages that are made from code
+docs: setup ## write the pages and pictures that are made from code
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.pictures
 	$(BIN)/python infra/checks/folder_map.py
 
 # Warnings are errors: links and anchors that lead nowhere, pages that are not in mkdocs.yml. The
