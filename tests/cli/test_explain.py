@@ -79,7 +79,7 @@ def test_a_failed_command_ends_with_the_code_of_its_cause(
 
 @pytest.mark.usefixtures("as_without_spark")
 @pytest.mark.parametrize("damage", ["checkpoints/*/chk-4/_metadata", "offsets/3", "nothing"])
-def test_rollback_as_in_the_runbook_mends_a_query(
+def test_rollback_as_in_the_runbook_repairs_a_query(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     location = write_stopped(f"file://{tmp_path}")
