@@ -13,11 +13,16 @@ _SETTINGS_HEAD = """# Settings
 
 Set them like any other Spark setting: in `SparkSession.builder.config`, with `--conf`, in `spark-defaults.conf`, or as arguments of `configure`.
 [Configuration](configuration.md) describes their precedence. Unknown keys are rejected. A query uses the values that are set when it starts. Wrong values are rejected
-with the same message by `configure`, by commands, and when a query is created or started. `holdfast settings` prints this table.
-
-| key | argument of `configure` | value | default | meaning | in Flink |
-|---|---|---|---|---|---|
+with the same message by `configure`, by commands, and when a query is created or started. `holdfast settings` prints them.
 """
+
+_GROUPS = {
+    "spark.holdfast.": "Checkpoints and savepoints",
+    "spark.holdfast.state.": "State",
+    "spark.holdfast.state.backend.rocksdb.": "RocksDB",
+    "spark.holdfast.s3.": "S3",
+}
+"""Headings by the beginning of a key; the longest one that matches counts."""
 
 _COMMANDS_HEAD = """# Command line
 
@@ -65,13 +70,25 @@ class _Arguments:
 
 
 def settings_page() -> str:
-    """The page about settings."""
-    rows = [
-        f"| `{setting.name}` | `{setting.argument}` | {setting.kind} | {_default(setting)} "
-        f"| {setting.meaning} | {f'`{setting.flink}`' if setting.flink else ''} |\n"
-        for setting in settings_table()
-    ]
-    return _SETTINGS_HEAD + "".join(rows)
+    """The page about settings: a section per setting, so that each has an address and search finds it."""
+    sections = dict.fromkeys(_GROUPS, "")
+    for setting in settings_table():
+        group = max((key for key in _GROUPS if setting.name.startswith(key)), key=len)
+        sections[group] += _setting_section(setting)
+    return _SETTINGS_HEAD + "".join(
+        f"\n## {_GROUPS[key]}\n{text}" for key, text in sections.items()
+    )
+
+
+def _setting_section(setting: Setting) -> str:
+    facts = {
+        "Value": setting.kind,
+        "Default": _default(setting),
+        "Argument": f"`{setting.argument}`",
+        "Flink": f"`{setting.flink}`" if setting.flink else "",
+    }
+    line = " · ".join(f"**{name}:** {fact}" for name, fact in facts.items() if fact)
+    return f"\n### `{setting.name}`\n\n{setting.meaning}\n\n{line}\n"
 
 
 def _default(setting: Setting) -> str:
@@ -89,11 +106,11 @@ def commands_page() -> str:
         for each in group:
             commands = [each] if isinstance(each, Command) else each.commands
             prefix = "" if isinstance(each, Command) else f"{each.name} "
-            page += "".join(_section(command, prefix) for command in commands)
+            page += "".join(_command_section(command, prefix) for command in commands)
     return page
 
 
-def _section(command: Command, prefix: str) -> str:
+def _command_section(command: Command, prefix: str) -> str:
     description = "\n\n".join(_paragraph(each) for each in command.description.split("\n\n"))
     examples = "\n".join(line.strip() for line in command.examples.strip().splitlines())
     own = [each for each in command.options if each is not STORES]
