@@ -54,7 +54,7 @@ class _Arguments:
         if names[0].startswith("-"):
             name = ", ".join(f"`{each} {value}`" if has_value else f"`{each}`" for each in names)
         else:
-            form = {"?": "[{}]", "*": "[{} …]", "+": "{} …"}.get(settings.get("nargs"), "{}")
+            form = {"?": "[{}]", "*": "[{} …]", "+": "{} …"}.get(str(settings.get("nargs")), "{}")
             name = f"`{form.format(value)}`"
         required = "; required" if settings.get("required") else ""
         self.rows.append((name, _escape(settings["help"]) + required))
