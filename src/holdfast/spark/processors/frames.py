@@ -6,7 +6,7 @@ has no such functions, the public ones are used.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -105,6 +105,25 @@ def objects_in(column: pa.Array, zone: str) -> list[Any]:
     if types.is_integer(column.type) or types.is_floating(column.type):
         return [math.nan if value is None else value for value in values]
     return values
+
+
+def scalars_of(column: pa.Array, zone: str) -> list[Any]:
+    """Convert a column to the scalars of pandas that a frame of a single row would have; a null is NaN in numbers."""
+    if not (types.is_integer(column.type) or types.is_boolean(column.type)):
+        series = series_of(column, zone)
+        return list(series.to_numpy() if series.dtype.kind == "f" else series)
+    null = None if types.is_boolean(column.type) else np.float64(math.nan)
+    filled = column.fill_null(pa.scalar(0).cast(column.type))
+    scalars = list(filled.to_numpy(zero_copy_only=False))
+    for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
+        scalars[index] = null
+    return scalars
+
+
+def empty_frames(names: Sequence[str]) -> Callable[[], Any]:
+    """Return a function that makes frames of these columns without rows."""
+    empty = pd.DataFrame(columns=list(names))
+    return lambda: part_of_frame(empty, 0, 0)
 
 
 def series_of(column: pa.Array | pa.ChunkedArray, zone: str) -> Any:
