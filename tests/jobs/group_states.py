@@ -18,7 +18,7 @@ OPERATIONS = "uuuurttttTng"
 Function = Callable[..., Iterator[pd.DataFrame]]
 
 
-def scripted(timeout: str) -> Function:
+def run_script(timeout: str) -> Function:
     """Return a function that runs the operations in the column `ops` of its rows, and yields what it sees.
 
     When a key times out, what it does depends on the value of the key.
@@ -76,10 +76,10 @@ def _observation(event: Any, key: tuple[Any, ...], state: GroupState) -> pd.Data
 
 
 def operator(timeout: str, function: Function | None = None, **options: Any) -> GroupStateFunction:
-    """Return the operator of a function, by default the scripted one, for rows with a watermark."""
+    """Return the operator of a function, by default `run_script`, for rows with a watermark."""
     arguments = {"output_schema": OUT, "state_schema": STATE, "output_mode": "update", **options}
     arguments = {"has_watermark": True, "settings": InputSettings(), **arguments}
-    return GroupStateFunction(function or scripted(timeout), timeout=timeout, **arguments)
+    return GroupStateFunction(function or run_script(timeout), timeout=timeout, **arguments)
 
 
 class Model:
@@ -87,7 +87,7 @@ class Model:
 
     def __init__(self, timeout: str) -> None:
         self._timeout = timeout
-        self._function = scripted(timeout)
+        self._function = run_script(timeout)
         self._stored: dict[str | None, tuple[tuple[Any, ...] | None, int]] = {}
         self._seen: list[str] = []
 
@@ -95,14 +95,14 @@ class Model:
         """Return the output of a batch: of its keys with rows, then of those that time out, both ascending."""
         self._seen = []
         columns = list(rows[0]) if rows else ["k", "ops"]
-        for key in _sorted({row["k"] for row in rows}):
+        for key in _ascending({row["k"] for row in rows}):
             frame = pd.DataFrame([row for row in rows if row["k"] == key], columns=columns)
             self._call(key, frame, batch_time, watermark, has_timed_out=False)
         now = {"ProcessingTimeTimeout": batch_time, "EventTimeTimeout": watermark}.get(
             self._timeout, 0
         )
         due = {key for key, (_, timeout) in self._stored.items() if 0 < timeout < now}
-        for key in _sorted(due):
+        for key in _ascending(due):
             empty = pd.DataFrame(columns=columns)
             self._call(key, empty, batch_time, watermark, has_timed_out=True)
         return self._seen
@@ -135,5 +135,5 @@ class Model:
             self._stored[key] = state.getOption, timeout
 
 
-def _sorted(keys: set[str | None]) -> list[str | None]:
+def _ascending(keys: set[str | None]) -> list[str | None]:
     return sorted(keys, key=lambda key: (key is not None, key or ""))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jobs.both_sides import Batch, both_sides
-from jobs.group_states import OPERATIONS, OUT, STATE, Model, scripted
+from jobs.group_states import OPERATIONS, OUT, STATE, Model, run_script
 from jobs.scripted import render_script
 from pyspark.sql import DataFrame, SparkSession
 
@@ -52,7 +52,7 @@ def batches(seed: int) -> list[Batch]:
 def test_function_output_and_state_equal_those_of_spark(
     spark: SparkSession, timeout: str, seed: int
 ) -> None:
-    arguments = (scripted(timeout), OUT, STATE, "update", timeout)
+    arguments = (run_script(timeout), OUT, STATE, "update", timeout)
     model = Model(timeout)
     late_ms = 0
     with both_sides(spark) as (native, ours, checkpoints):
@@ -114,6 +114,6 @@ def our_state(checkpoints: str, *, has_timeout: bool) -> State:
         table = holdfast.read_state(latest.location.external_pointer, _UID, state)
         return {row["k"]: tuple(row["value"].values()) for row in table.to_pylist()}
 
-    found = values("state")
+    stored = values("state")
     timeouts = values("timeout") if has_timeout else {}
-    return {key: (found.get(key), timeouts.get(key, (-1,))[0]) for key in {**found, **timeouts}}
+    return {key: (stored.get(key), timeouts.get(key, (-1,))[0]) for key in {**stored, **timeouts}}
