@@ -113,7 +113,7 @@ class Input:
 
 def _changes_with_nulls(kind: pa.DataType) -> bool:
     """Return whether a column with nulls has another type in pandas: numbers become floats, truth values objects."""
-    return types.is_integer(kind) or types.is_boolean(kind)
+    return bool(types.is_integer(kind) or types.is_boolean(kind))
 
 
 def _without_nulls(column: Any) -> Any:
