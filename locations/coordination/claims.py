@@ -382,7 +382,9 @@ def _check_newest(checkpoint: CompletedCheckpoint, completed: Iterable[int]) -> 
             f"checkpoint {checkpoint.checkpoint_id} is not its job's newest, which is {newest}, and a job may "
             "be deleting any other; claim that, or copy this (holdfast copy) and claim the copy"
         )
-        raise InvalidRequestError(message, checkpoint.location.external_pointer)
+        raise InvalidRequestError(
+            message, checkpoint.location.external_pointer, kind="not-claimable"
+        )
 
 
 def _check_fence(fence: JobOwnership, pointer: str) -> None:
@@ -401,7 +403,7 @@ def _foreign_file_error(reason: str, pointer: str) -> InvalidRequestError:
         f"can't claim this checkpoint: it {reason} belongs to another checkpoint or savepoint; make a self-contained "
         "copy (holdfast copy), and claim the copy"
     )
-    return InvalidRequestError(message, pointer)
+    return InvalidRequestError(message, pointer, kind="not-claimable")
 
 
 def _claimed_error(pointer: str, record: ClaimRecord | None) -> CheckpointConflictError:

@@ -172,12 +172,12 @@ def _make(cluster: str, options: dict[str, str], uri: str) -> Any:
         from hdfs_native import Client  # noqa: PLC0415  # optional
     except ImportError as error:
         message = "hdfs:// needs hdfs-native: pip install 'holdfast[hdfs]'"
-        raise InvalidRequestError(message, uri) from error
+        raise InvalidRequestError(message, uri, kind="missing-package") from error
     try:
         return Client(cluster or None, options)
     except Exception as error:
         message = f"HDFS client can't be created ({error}); check HADOOP_CONF_DIR"
-        raise InvalidRequestError(message, uri) from error
+        raise InvalidRequestError(message, uri, kind="connection") from error
 
 
 # hdfs-native has no classes for most errors of the NameNode: their text has the Java class, its message and

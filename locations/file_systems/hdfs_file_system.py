@@ -70,7 +70,7 @@ class HdfsFileSystem:
                 )
         except CheckpointConflictError as error:
             message = "can't create directory: a file has its name"
-            raise InvalidRequestError(message, uri) from error
+            raise InvalidRequestError(message, uri, kind="location") from error
 
     def create(self, uri: str, /) -> FileOutputStream:
         return HdfsOutputStream(

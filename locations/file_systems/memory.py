@@ -38,7 +38,7 @@ class MemoryFileSystem:
                 directory = "/".join((root, *parts[:depth]))
                 if directory in FILES:
                     message = "can't create directory: a file has its name"
-                    raise InvalidRequestError(message, uri)
+                    raise InvalidRequestError(message, uri, kind="location")
                 DIRECTORIES.setdefault(directory, self._now_ms())
 
     def create(self, uri: str, /) -> FileOutputStream:

@@ -143,7 +143,7 @@ class JobDirectory:
             file_system_for(probe).create(probe).abort()
         except CheckpointNotFoundError as error:
             message = f"this store has directories, and does not partition by prefix; {LEAVE_OUT}"
-            raise InvalidRequestError(message, self.state_uri) from error
+            raise InvalidRequestError(message, self.state_uri, kind="location") from error
 
     def claim(self, *, ends: bool = False) -> "DirectoryOwnership":
         """Publish the next epoch and become the job's owner.

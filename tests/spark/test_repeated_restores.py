@@ -96,7 +96,7 @@ def test_resumed_query_is_not_restored_again(restore: Restore, fork: str) -> Non
     restore()
     add_batches(fork, [4])
     before = all_files(fork)
-    with pytest.raises(InvalidRequestError, check=of_kind("gone-on")):
+    with pytest.raises(InvalidRequestError, check=of_kind("already-ran")):
         restore()
     assert all_files(fork) == before
 

@@ -14,6 +14,7 @@ from holdfast.cli.cat import cat_command
 from holdfast.cli.clean import clean_command
 from holdfast.cli.copy import copy_command
 from holdfast.cli.diff import diff_command
+from holdfast.cli.explain import explain_command
 from holdfast.cli.flink import FLINK
 from holdfast.cli.listing import list_command
 from holdfast.cli.options import (
@@ -47,8 +48,8 @@ exit status:
   130, 141  interrupted; the reader of the output has gone away
 
 Commands that delete (clean, rollback) only print what they would delete until you add --yes.
-holdfast COMMAND --help has examples. Documentation: docs/runbook.md for failures, by symptom;
-docs/inspect-and-monitor.md and docs/savepoints.md for these commands.
+An error ends with a code such as [HF-BATCH-GAP]; holdfast explain HF-BATCH-GAP prints the steps.
+holdfast COMMAND --help has examples. Documentation: docs/index.md.
 """
 
 
@@ -116,6 +117,7 @@ COMMANDS: dict[str, tuple[Command | CommandGroup, ...]] = {
         verify_command,
         diff_command,
         report_command,
+        explain_command,
     ),
     "protect": (savepoint_command, copy_command),
     "change": (restore_command, rollback_command, clean_command),

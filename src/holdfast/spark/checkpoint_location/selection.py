@@ -50,7 +50,8 @@ def select(paths: Collection[str], batch: LoggedBatch) -> list[str]:
         if path.partition("/")[0] not in _TOP:
             raise InvalidRequestError(
                 f"can't copy or roll back {path!r} in the checkpointLocation: it is not a file of Spark that this "
-                "version knows"
+                "version knows",
+                kind="not-copyable",
             )
     return sorted(
         [
@@ -100,7 +101,8 @@ def _select_operators(listed: frozenset[str], batch_id: int) -> list[str]:
         if writer is None and "_metadata" not in path.split("/"):
             raise InvalidRequestError(
                 f"can't copy or roll back {path!r} in Spark's state: this version knows only the state "
-                "stores that Spark brings, in files of HDFS and in RocksDB"
+                "stores that Spark brings, in files of HDFS and in RocksDB",
+                kind="not-copyable",
             )
         if writer is None or writer <= batch_id:
             selected.append(path)
@@ -114,7 +116,8 @@ def _select_source_entries(listed: frozenset[str], batch: LoggedBatch) -> list[s
             if source_entry(path) is None:
                 raise InvalidRequestError(
                     f"can't copy {path!r} of a source: this version knows only logs such as those of "
-                    "files, Kafka and Iceberg"
+                    "files, Kafka and Iceberg",
+                    kind="not-copyable",
                 )
             logs[path.split("/")[1]].append(path)
     for source, offset in batch.offsets.log_offsets.items():

@@ -92,7 +92,8 @@ class ConnectEngine:
         if settings.checkpoint_storage == "memory" and settings.checkpoint_dir is None:
             raise InvalidRequestError(
                 "with Spark Connect the storage memory needs a directory: the process that runs "
-                f"batches ends with the query, and the state with it; set {PREFIX}checkpoint.dir"
+                f"batches ends with the query, and the state with it; set {PREFIX}checkpoint.dir",
+                kind="setting",
             )
 
     def needs_rows(self, query: RunningQuery) -> bool:

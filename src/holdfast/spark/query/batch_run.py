@@ -347,7 +347,8 @@ class BatchRun:
             raise InvalidRequestError(
                 f"the key {', '.join(operator.key)} of operator {operator.uid!r} changed its type from "
                 f"{', '.join(known)} to {', '.join(key_types)}, which changes its hash: rows would be routed "
-                "to other subtasks than their state. Cast the columns to the earlier types"
+                "to other subtasks than their state. Cast the columns to the earlier types",
+                kind="key-changed",
             )
 
     def _broadcast_rows(self, operator: Operator, frame: DataFrame | None) -> pa.Table | None:

@@ -67,7 +67,7 @@ class Continuation:
                 "another job id or checkpoint directory for this query, or restore its old "
                 "checkpointLocation"
             )
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="other-query")
         if not self.allow_non_restored_state:
             self._check_unused_operators(metadata, pointer)
             self._check_unused_sinks(metadata, pointer)
@@ -154,7 +154,7 @@ class Continuation:
                 "call of stateful(...) runs them in the same foreachBatch, combine them with "
                 "stateful_query(...)"
             )
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="removed-operator")
 
     def _check_unused_sinks(self, metadata: CheckpointMetadata, pointer: str) -> None:
         sinks = unused_sink_states(metadata.coordinator_states, self.sinks)
@@ -164,7 +164,7 @@ class Continuation:
                 "may refer to output that is not committed yet. Restore the sinks, or, to drop that output, "
                 "set spark.holdfast.checkpoint.allow-non-restored-state to true"
             )
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="removed-operator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +320,7 @@ def _check_same_partitioning(operator: Operator, stored: StoredOperator, pointer
             f"partitioned {before}; use that partitioning, or set a new uid to start without state. If a "
             "column of the key was renamed, give it the old name before the operator"
         )
-        raise InvalidRequestError(message, pointer)
+        raise InvalidRequestError(message, pointer, kind="key-changed")
     if not operator.key or operator.parallelism in {None, stored.parallelism}:
         return
     unkeyed = sorted(
@@ -341,7 +341,7 @@ def _check_same_partitioning(operator: Operator, stored: StoredOperator, pointer
             f"can't follow the keys from parallelism {stored.parallelism} to {operator.parallelism}; restart with "
             f"parallelism={stored.parallelism}. To rescale, first move it to keyed state (context.keyed_state_store)"
         )
-        raise InvalidRequestError(message, pointer)
+        raise InvalidRequestError(message, pointer, kind="parallelism")
 
 
 def _describe_partitioning(key: tuple[str, ...], key_hash: str) -> str:

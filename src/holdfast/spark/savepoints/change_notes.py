@@ -121,7 +121,7 @@ class Change:
             publish(uri, msgspec.json.encode(self.note), single_writer=True)
         except CheckpointConflictError as error:
             message = "another operation on this checkpointLocation is unfinished; finish it first"
-            raise InvalidRequestError(message, self.location) from error
+            raise InvalidRequestError(message, self.location, kind="unfinished") from error
         last = newest_attempt(self.location)
         number = 1 if last is None else last.number + 1
         attempt = Attempt(number=number, token=uuid.uuid4().hex, paths=dict(paths or {}))

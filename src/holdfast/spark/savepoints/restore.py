@@ -197,7 +197,7 @@ def plan_restore(
             "the new checkpointLocation is not empty, and nothing was restored; pass another directory, or "
             "delete this one if it is not needed"
         )
-        raise InvalidRequestError(message, location)
+        raise InvalidRequestError(message, location, kind="not-empty")
     has_expected_id = keep_query_id == (query_id == savepoint_query)
     if earlier is not None and (earlier != change or not has_expected_id):
         raise _other_operation_error(earlier, change)
@@ -210,18 +210,18 @@ def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestErr
     note = earlier.note
     if note.kind != RESTORE:
         message = f"a {note.kind} was begun here and is not finished; repeat it first, with the same arguments"
-        return InvalidRequestError(message, earlier.location)
+        return InvalidRequestError(message, earlier.location, kind="unfinished")
     job = f", job {note.job_id} in {note.checkpoint_dir}" if note.job_id else ""
     arguments = f"query {note.query_id}{job}, shuffle_partitions {note.shuffle_partitions}"
     if earlier.is_finished():
         other = "with other arguments" if note.to == wanted.note.to else "from another savepoint"
         message = f"a restored query is here, {other} ({arguments}); pass a new directory"
-    else:
-        message = (
-            f"another restore was begun here ({arguments}) and is not finished; repeat it with the same "
-            "arguments, or delete the directory"
-        )
-    return InvalidRequestError(message, earlier.location)
+        return InvalidRequestError(message, earlier.location, kind="already-restored")
+    message = (
+        f"another restore was begun here ({arguments}) and is not finished; repeat it with the same "
+        "arguments, or delete the directory"
+    )
+    return InvalidRequestError(message, earlier.location, kind="unfinished")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Restore:
         if self.completed is not None:
             if not self._has_files():
                 message = "the restored query was changed since; pass a new directory"
-                raise InvalidRequestError(message, self.location)
+                raise InvalidRequestError(message, self.location, kind="already-restored")
             self._check_paths(self.completed.paths)
         elif attempt is not None and attempt.is_done:
             self._has_files()  # for its error
@@ -343,7 +343,7 @@ class Restore:
                 f"the restored query is here already, with paths {redacted}; repeat it with these, "
                 "or delete the directory and restore it again"
             )
-            raise InvalidRequestError(message, self.location)
+            raise InvalidRequestError(message, self.location, kind="already-restored")
 
     def _restore_job(self) -> None:
         """Make the first checkpoint of the job, if the query has operators and the job does not have it yet."""
@@ -370,7 +370,7 @@ class Restore:
             # If Spark has not committed that batch, the restore starts from scratch.
             return str(last) in names_in(f"{self.location}/commits")
         message = "the restored query has run a batch already; pass a new directory"
-        raise InvalidRequestError(message, self.location, kind="gone-on")
+        raise InvalidRequestError(message, self.location, kind="already-ran")
 
 
 def _metadata_text(spark_files: SparkFiles, query_id: str) -> str:

@@ -195,7 +195,9 @@ class RestoredJob:
                     f"job {self.job_id} has checkpoints already; pass another job or directory, "
                     "delete that of the job if it is not needed, or roll the job back with roll_back"
                 )
-                raise InvalidRequestError(message, checkpoint.location.external_pointer)
+                raise InvalidRequestError(
+                    message, checkpoint.location.external_pointer, kind="not-empty"
+                )
         return bool(own)
 
     def restore(self, savepoint: CompletedCheckpoint, restore: Change) -> None:

@@ -297,7 +297,7 @@ class _RollbackPlan:
                 f"query has operators, job {stored.job_id}; name one of its checkpoints instead, or, "
                 f"{NO_OPERATORS_HINT}"
             )
-            raise InvalidRequestError(message, location)
+            raise InvalidRequestError(message, location, kind="without-operators")
         target = progress_of(last.metadata).batch_id if last is not None else int(batch_id or 0)
         files = tree(location)
         batch = batch_at(location, files, target)
@@ -332,13 +332,13 @@ def _find_checkpoint(stored: StoredQuery, wanted: int | Place) -> CompletedCheck
     """Load a checkpoint of the query's job, by id or directory."""
     if stored.access is None:
         message = "query has no operators with known checkpoints; pass a batch as batch_id"
-        raise InvalidRequestError(message, stored.checkpoint_location)
+        raise InvalidRequestError(message, stored.checkpoint_location, kind="no-query")
     kept = stored.access.completed_checkpoints()
     if isinstance(wanted, int):
         if wanted not in kept:
             available = ", ".join(map(str, kept)) or "none"
             message = f"job {stored.job_id} has no checkpoint {wanted}; there are: {available}"
-            raise CheckpointNotFoundError(message, stored.checkpoint_location)
+            raise CheckpointNotFoundError(message, stored.checkpoint_location, kind="no-checkpoint")
         # Only this one is read: a rollback may be the way out of a corrupt checkpoint.
         checkpoint = load_checkpoint(kept[wanted])
     else:
@@ -349,7 +349,7 @@ def _find_checkpoint(stored: StoredQuery, wanted: int | Place) -> CompletedCheck
                 "can't roll back to a savepoint; create a new checkpointLocation from it with "
                 "restore_savepoint or `holdfast restore`"
             )
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="not-a-savepoint")
         known = kept.get(checkpoint.checkpoint_id)
         if known is None or known.external_pointer != pointer:
             message = f"checkpoint does not belong to job {stored.job_id}"
@@ -369,7 +369,7 @@ def _check_no_late_state(location: str, files: Mapping[str, int]) -> None:
             "then run `holdfast rollback`, or this call in a process without Spark (format 2 of "
             "spark.sql.streaming.stateStore.checkpointFormatVersion has no such limit)"
         )
-        raise InvalidRequestError(message, location)
+        raise InvalidRequestError(message, location, kind="running")
 
 
 def _check_files(

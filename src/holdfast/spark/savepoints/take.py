@@ -173,7 +173,7 @@ class SavepointRequest:
                 "savepoint directory is in the query's checkpointLocation, which is Spark's; pass a directory "
                 "outside of it"
             )
-            raise InvalidRequestError(message, directory)
+            raise InvalidRequestError(message, directory, kind="overlap")
         use_stores(stored.configuration, directory, None if self.base is None else str(self.base))
         if self.base is None:
             return stored, directory, Base()
@@ -229,7 +229,9 @@ class SavepointRequest:
             f"missing: {failure.args[0]}. If the query runs in another process, which deletes it, raise "
             "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
         )
-        raise CheckpointNotFoundError(message, failure.location) from failure
+        raise CheckpointNotFoundError(
+            message, failure.location, kind="savepoint-failed"
+        ) from failure
 
 
 class SourceChangedError(Exception):
@@ -351,7 +353,7 @@ def _newest_batch(
             f"query has committed batch {committed}, but the last checkpoint of its operators is "
             f"after batch {batch_id}; {NO_OPERATORS_HINT}"
         )
-        raise InvalidRequestError(message, last.location.external_pointer)
+        raise InvalidRequestError(message, last.location.external_pointer, kind="without-operators")
     return batch_id, last
 
 

@@ -92,7 +92,7 @@ def configure(
         if name not in known:
             similar = nearest(name, known)
             suggestion = LIST_HINT if similar is None else f"did you mean {similar!r}?"
-            raise InvalidRequestError(f"no setting {name!r}; {suggestion}")
+            raise InvalidRequestError(f"no setting {name!r}; {suggestion}", kind="setting")
         if value is not None:
             given[known[name].name] = _text(known[name], value)
     check_settings({key: str(value) for key, value in builder._options.items()} | given)

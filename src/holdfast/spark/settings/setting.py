@@ -83,7 +83,7 @@ class Setting:
             raise
         except ValueError as error:
             message = f"setting {key or self.name!r} must be {self.requirement}, got {text!r}"
-            raise InvalidRequestError(message) from error
+            raise InvalidRequestError(message, kind="setting") from error
 
 
 def declared_settings(
@@ -102,7 +102,9 @@ def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
     known = {setting.name for setting in settings}
     for key in keys:
         if key not in known and key.lower().startswith((PREFIX, _BARE_PREFIX)):
-            raise InvalidRequestError(f"no setting {key!r}; {_suggestion(key, settings)}")
+            raise InvalidRequestError(
+                f"no setting {key!r}; {_suggestion(key, settings)}", kind="setting"
+            )
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:

@@ -261,7 +261,7 @@ def _settings(subject: str, texts: _Texts) -> S3Settings:
     except InvalidRequestError as error:
         keys = ", ".join(key for key, _ in texts.values())
         message = f"invalid settings of {subject}: {error.args[0]}; these are set: {keys}"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(message, kind="setting") from error
 
 
 def _s3a_texts(configuration: Mapping[str, str], bucket: str, own: _Texts) -> _Texts:
