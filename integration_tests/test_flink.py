@@ -113,7 +113,7 @@ IN_FILES = "execution.checkpointing.data-inline-threshold=1b"
     ],
     ids="-".join,
 )
-def test_state_is_the_same_for_all_settings_of_flink(
+def test_state_is_the_same_for_all_flink_settings(
     flink_job: FlinkJob, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     backend, form, *options = settings
@@ -153,7 +153,7 @@ def test_job_of_the_guide_has_equal_results_in_flink_and_pyspark(
     (later / "orders.csv").write_text("ann,tea,10\neve,milk,2\nmax,tea,9\n")
     savepoints, pointer = f"file://{tmp_path}/savepoints", f"file://{tmp_path}/orders"
     *totals, _ = flink_job("Orders", str(later), "3", savepoints, pointer)
-    page = (ROOT / "docs" / "move-a-flink-job.md").read_text()
+    page = (ROOT / "docs" / "from-flink.md").read_text()
     for customer, total, products in totals:
         pairs = [pair.split("=") for pair in products.strip("{}").split(", ")]
         assert f"\n{customer} {total} {[(name, int(sum)) for name, sum in pairs]}\n" in page
