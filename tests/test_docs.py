@@ -43,7 +43,7 @@ PRINTED = {
     "aggregates.md": "orders of a customer: 8",
     "configuration.md": "'spark.holdfast.checkpoint.dir' here",
     "kinds-of-state.md": "by-customer orders migrated",
-    "inspect-and-monitor.md": "damaged: []",
+    "monitoring.md": "damaged: []",
     "retention.md": "0 bytes would go, 0 files are too young to tell",
     "from-flink.md": "tens: True",
     "flink-savepoints.md": "2 entries of a map",

@@ -177,7 +177,7 @@ def missing_directories(store: Any, path: str, uri: str) -> list[str]:
         if known_kind == "directory":
             break
         if known_kind is not None:
-            raise InvalidRequestError("directory can't be created (a file has its name)", uri)
+            raise InvalidRequestError("can't create directory: a file has its name", uri)
         missing.insert(0, path)
         path = path.rpartition("/")[0]
     return missing
@@ -283,7 +283,9 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
         message = f"access denied; check credentials and host key ({text})"
         return InvalidRequestError(message, uri, kind="refused")
     if isinstance(error, TypeError | ValueError | NotImplementedError):
-        message = f"fsspec can't do this ({text}); check its configuration of the protocol"
+        message = (
+            f"fsspec can't perform the request ({text}); check its configuration of the protocol"
+        )
         return InvalidRequestError(message, uri)
     return shortage_of(error, uri) or StorageUnavailableError(f"store failed ({text})", uri)
 

@@ -69,7 +69,7 @@ class HdfsFileSystem:
                     lambda raw: raw.mkdirs(path, _DIRECTORY_MODE, create_parent=True)
                 )
         except CheckpointConflictError as error:
-            message = "directory can't be created (a file has its name)"
+            message = "can't create directory: a file has its name"
             raise InvalidRequestError(message, uri) from error
 
     def create(self, uri: str, /) -> FileOutputStream:

@@ -71,7 +71,7 @@ class LocalFileSystem:
                     os.mkdir(directory, _DIRECTORY_MODE)
                 self._durable.discard(directory)
             if not os.path.isdir(path):
-                raise InvalidRequestError("directory can't be created (a file has its name)", uri)
+                raise InvalidRequestError("can't create directory: a file has its name", uri)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise InvalidRequestError("directory is not writable", uri, kind="refused")
             self._sync_ancestors(path)

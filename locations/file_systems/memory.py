@@ -37,7 +37,7 @@ class MemoryFileSystem:
             for depth in range(1, len(parts) + 1):
                 directory = "/".join((root, *parts[:depth]))
                 if directory in FILES:
-                    message = "directory can't be created (a file has its name)"
+                    message = "can't create directory: a file has its name"
                     raise InvalidRequestError(message, uri)
                 DIRECTORIES.setdefault(directory, self._now_ms())
 

@@ -138,7 +138,12 @@ class S3Objects:
             failures = collect_failures(self._delete_object, [f"{uri}/{key}" for key in keys])
             return failures[0] if failures else None
         failures = [
-            error_for_code(refused.get("Code", ""), 0, f"{uri}/{refused.get('Key', '')}")
+            error_for_code(
+                refused.get("Code", ""),
+                0,
+                f"{uri}/{refused.get('Key', '')}",
+                operation="DeleteObjects",
+            )
             for refused in answer.get("Errors", ())
         ]
         real = [failure for failure in failures if not isinstance(failure, CheckpointNotFoundError)]

@@ -172,11 +172,20 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
         return _without_answer(error, uri)
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return error_for_code(code, status, uri)
+    return error_for_code(code, status, uri, operation=getattr(error, "operation_name", ""))
 
 
-def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
-    """Return the Holdfast error for an S3 error code and its HTTP status, 0 if unknown."""
+def error_for_code(code: str, status: int, uri: str, *, operation: str = "") -> CheckpointError:
+    """Return the Holdfast error for an S3 error code.
+
+    Args:
+        code: S3's error code.
+        status: HTTP status; 0 if unknown.
+        uri: URI of the object or bucket.
+        operation: S3's name of the operation, such as `PutObject`; empty if unknown.
+    """
+    request = operation or "the request"
+    answer = ", ".join(dict.fromkeys(filter(None, (code, str(status or ""))))) or "no code"
     if code in _MISSING:
         return CheckpointNotFoundError("no such object", uri)
     if code in _CONFLICTS:
@@ -186,13 +195,13 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
     if code == "NoSuchBucket":
         return InvalidRequestError("bucket does not exist; create it first", uri, kind="no-bucket")
     if status == 501 or code == "NotImplemented":
-        return InvalidRequestError(f"store does not support this ({code or status})", uri)
+        return InvalidRequestError(f"store does not support {request} ({answer})", uri)
     if status >= 500 or status in (408, 429) or code in _TRANSIENT or "Throttl" in code:
-        return StorageUnavailableError(f"S3 failed ({code or status})", uri)
+        return StorageUnavailableError(f"S3 failed to perform {request} ({answer})", uri)
     if status in (301, 307, 400, 401, 403, 405, 411, 416) or code:
-        message = f"S3 refuses this ({code or status}); check credentials, permissions, region"
+        message = f"S3 refused {request} ({answer}); check credentials, permissions, region"
         return InvalidRequestError(message, uri, kind="refused")
-    return StorageUnavailableError(f"S3 failed ({code or status})", uri)
+    return StorageUnavailableError(f"S3 failed to perform {request} ({answer})", uri)
 
 
 def was_not_performed(error: CheckpointError) -> bool:

@@ -115,7 +115,7 @@ def test_rolled_back_query_is_not_restored_again(directory: str, fork: str) -> N
     restore()
     add_batches(fork, [3, 4])
     assert roll_back(fork, batch_id=2) == 2
-    with pytest.raises(InvalidRequestError, match="something is there already"):
+    with pytest.raises(InvalidRequestError, match="is not empty, and nothing was restored"):
         restore()
 
 

@@ -151,7 +151,7 @@ class ConnectEngine:
         if len(running) > 1:
             running = [query for query in running if self._is_redacted(query)]
         if len(running) != 1:
-            message = f"unknown to which of the session's {len(running)} queries this batch belongs"
+            message = f"can't determine which of the session's {len(running)} queries this batch belongs to"
             raise InvalidRequestError(message)
         return running[0]
 

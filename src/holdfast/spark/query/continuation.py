@@ -350,9 +350,10 @@ def _describe_partitioning(key: tuple[str, ...], key_hash: str) -> str:
 
 def _gap_error(problem: str, location: str) -> BatchGapError:
     message = (
-        f"state and stream are out of sync: {problem} (batch ids). Either Spark's checkpointLocation or "
-        "the checkpoint directory was changed, moved or deleted without the other (restore the missing "
-        "one, or start again with a new checkpointLocation), or another driver also runs this query"
+        f"state and stream are out of sync: {problem} (batch ids). Nothing was written. Either Spark's "
+        "checkpointLocation or the checkpoint directory was changed, moved or deleted without the other, or "
+        "another driver also runs this query. Restore the missing directory or stop the other driver; "
+        "otherwise `holdfast rollback CHECKPOINT_LOCATION` lists the batches that the query can go back to"
     )
     return BatchGapError(message, location)
 

@@ -211,8 +211,8 @@ def _publish_attempt(checkpoint_location: str, attempt: Attempt) -> None:
 
 def _conflict_error(checkpoint_location: str) -> CheckpointConflictError:
     message = (
-        "another process has begun the same operation here; wait for it to finish, or repeat the operation once it has "
-        "stopped"
+        "another process is restoring or rolling back this checkpointLocation; wait until it has finished, or, if "
+        "it is dead, repeat the operation"
     )
     return CheckpointConflictError(message, checkpoint_location, kind="contended")
 

@@ -345,7 +345,10 @@ def _find_checkpoint(stored: StoredQuery, wanted: int | Place) -> CompletedCheck
         checkpoint = load_checkpoint(resolve_pointer(wanted))
         pointer = checkpoint.location.external_pointer
         if SPARK_FILES in checkpoint.metadata.coordinator_states:
-            message = "this is a savepoint; restore_savepoint makes a new checkpointLocation of it"
+            message = (
+                "can't roll back to a savepoint; create a new checkpointLocation from it with "
+                "restore_savepoint or `holdfast restore`"
+            )
             raise InvalidRequestError(message, pointer)
         known = kept.get(checkpoint.checkpoint_id)
         if known is None or known.external_pointer != pointer:
@@ -361,9 +364,9 @@ def _check_no_late_state(location: str, files: Mapping[str, int]) -> None:
         file.state_id is None for store in state_files(files).values() for file in store
     ):
         message = (
-            "query has state of Spark, which the executors of an application store even after "
-            "the query was stopped, and Spark lives in this process; end the application that ran "
-            "the query, then call this in a process without Spark (format 2 of "
+            "can't roll back while Spark runs in this process: executors of the application that ran the "
+            "query may still store Spark's state of later batches. Nothing was deleted. End the application, "
+            "then run `holdfast rollback`, or this call in a process without Spark (format 2 of "
             "spark.sql.streaming.stateStore.checkpointFormatVersion has no such limit)"
         )
         raise InvalidRequestError(message, location)

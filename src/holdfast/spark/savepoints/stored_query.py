@@ -217,7 +217,10 @@ class QueryAddress:
             location = checkpoint_directory(self.query)
             configuration = configuration_of(self.configuration)
         elif self.configuration is not None:
-            message = "a query has its own configuration; leave configuration out, or pass the query's URI"
+            message = (
+                "configuration is only for the URI of a checkpointLocation; a query has its own, so leave "
+                "configuration out"
+            )
             raise InvalidRequestError(message)
         else:
             streaming_query = self.query
@@ -235,9 +238,7 @@ class QueryAddress:
         is_named = self.checkpoint_dir is not None or self.job_id is not None
         if not self.operators:
             if is_named:
-                message = (
-                    "operators=False and checkpoint_dir or job_id don't go together; leave one out"
-                )
+                message = "pass either operators=False, or checkpoint_dir and job_id of the operators, not both"
                 raise InvalidRequestError(message)
             return None
         link = read_link(location)

@@ -275,7 +275,7 @@ class Settings:
         if self.checkpoint_dir is None:
             raise InvalidRequestError(
                 f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
-                "file:///data/holdfast"
+                "file:///data/holdfast, or pass configure(checkpoint_dir=...)"
             )
         if self.checkpoint_dir.lower().startswith("memory:"):
             message = (
