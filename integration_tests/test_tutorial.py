@@ -1,6 +1,5 @@
 """The tutorial's section about S3, with both of the query's directories in a bucket of a real server."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
