@@ -32,6 +32,7 @@ from holdfast import scan_state, take_savepoint
 from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import use_s3
+from holdfast.spark.compat import read_arrow
 from holdfast.spark.data_source import StateReader, StateView, for_spark, spark_schema_of
 
 SECRET = "the-secret-of-a-test"
@@ -58,7 +59,7 @@ def test_elements_of_every_type_have_the_types_of_spark(
     pointer = checkpoint.complete()
     frame = read(spark, pointer, operator="op", state="s")
     assert frame.rdd.getNumPartitions() == 2
-    assert frame.orderBy("subtask").toArrow().to_pylist() == [
+    assert read_arrow(frame.orderBy("subtask")).to_pylist() == [
         {"subtask": subtask, "value": element}
         for subtask in range(2)
         for element in pa.array(rows, row).to_pylist()
@@ -70,10 +71,10 @@ def test_states_and_subtasks_are_read_from_a_savepoint(spark: SparkSession, job:
     job.feed(files=2, rows=10)
     job.run(job.operator(AllOperatorStates(), schema=AllOperatorStates.schema))
     pointer = take_savepoint(job.spark_checkpoint, f"file://{job.directory}/savepoints")
-    overview = read(spark, pointer).toArrow()
+    overview = read_arrow(read(spark, pointer))
     assert overview.equals(holdfast.states(pointer))
     assert overview["state"].to_pylist() == ["list", "union", "rules", None]
-    raw = read(spark, pointer, operator="operator", raw="operator").toArrow()
+    raw = read_arrow(read(spark, pointer, operator="operator", raw="operator"))
     expected = holdfast.read_state(pointer, "operator", raw="operator")
     assert raw.schema.equals(expected.schema)
     assert sorted(map(str, raw.to_pylist())) == sorted(map(str, expected.to_pylist()))

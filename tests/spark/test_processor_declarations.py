@@ -16,9 +16,9 @@ from jobs.processor_jobs import (
     processor_job,
     run_callbacks,
 )
+from jobs.stateful_processor import ListState, MapState, ValueState
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkRuntimeError
 from pyspark.sql import types as spark
-from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.processors import ProcessorFunction, StatefulProcessorError

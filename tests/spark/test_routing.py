@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jobs.job import Job
 from jobs.operators import AllOperatorStates, Groups, RawKeyedCounts, SubtaskReporter
 from jobs.session import session_with
@@ -11,7 +14,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast import stateful_query
+from holdfast.backends.keys import MAX_PARALLELISM, key_hash
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.operators import Operator, Routing
+from holdfast.spark.operators.routing import partition_numbers
 
 # Nulls, a few repeated keys, and one that is new in each row.
 ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
@@ -177,3 +183,44 @@ def test_unusable_key_columns_are_refused_by_name(job: Job) -> None:
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(stateful_query(process, *operators.values()))
     assert job.checkpoint_ids() == []
+
+
+@given(st.integers(1, 3000) | st.just(MAX_PARALLELISM))
+def test_number_of_each_partition_is_hashed_to_it(parallelism: int) -> None:
+    hashes = key_hash([pa.array(partition_numbers(parallelism), pa.int32())]).to_numpy()
+    assert (hashes % parallelism).tolist() == [*range(parallelism)]
+
+
+def test_spark_hashes_each_number_to_its_partition(spark: SparkSession) -> None:
+    rows = [
+        (parallelism, partition, number)
+        for parallelism in (*range(1, 50), 200, 777, 2000)
+        for partition, number in enumerate(partition_numbers(parallelism))
+    ]
+    frame = spark.createDataFrame(rows, "n int, partition int, number int")
+    assert frame.where("pmod(hash(number), n) <> partition").collect() == []
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("parallelism", [1, 2, 7, 40])
+@pytest.mark.parametrize("key", [(), ("k",)], ids=["evenly", "by key"])
+def test_rows_and_marks_arrive_in_their_partitions(
+    spark: SparkSession, parallelism: int, adaptive: str, key: tuple[str, ...]
+) -> None:
+    rows = spark.range(0, 500, 1, 3).selectExpr("id", "id % 100 as k")
+    operator = Operator(function=Groups(1), uid="o", parallelism=parallelism, key=key)
+    routed = Routing.of(rows, operator, parallelism, 128).repartition(rows, 0)
+    mark = F.col(routed.columns[-1])
+    arrived = routed.select(
+        F.spark_partition_id().alias("partition"), "id", "k", mark.alias("mark")
+    )
+    with session_with(spark, {"spark.sql.adaptive.enabled": adaptive}):
+        seen = arrived.collect()
+    assert all(row.mark % parallelism == row.partition for row in seen)
+    data = [row for row in seen if row.mark >= 0]
+    assert sorted(row.id for row in data) == [*range(500)]
+    marks = sorted(row.partition for row in seen if row.mark < 0)
+    assert marks == [*range(parallelism)]
+    if key:
+        hashes = key_hash([pa.array([row.k for row in data], pa.int64())]).to_numpy()
+        assert [row.mark for row in data] == (hashes % 128 * parallelism // 128).tolist()

@@ -14,7 +14,6 @@ from typing import Any, Literal, Self
 
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.backends.descriptors import StateTtlConfig
@@ -27,6 +26,7 @@ from holdfast.spark.aggregates import (
     need_combining,
     preparation_of,
 )
+from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
 from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter
 from holdfast.spark.operators import Operator, StatefulFunction

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import parse_data_type
 from holdfast.spark.operators import is_collated
 
 Kind = Literal["value", "list", "map"]
@@ -194,11 +195,9 @@ class SchemaParser:
         return self.schemas[text]
 
     def _data_type(self, text: str) -> DataType:
-        if self.session is None:
-            return DataType.fromDDL(text)
-        # As Spark parses schemas of processors. The public function needs a classic session, unless the whole
-        # process is a client of Spark Connect.
-        return self.session._parse_ddl(text)  # noqa: SLF001  # PySpark has no public access to it
+        return (
+            DataType.fromDDL(text) if self.session is None else parse_data_type(self.session, text)
+        )
 
 
 TimeMode = Literal["none", "processingtime", "eventtime"]

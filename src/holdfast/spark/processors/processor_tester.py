@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.backends.arrow import objects_of
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.processors.declarations import check_output_mode, parse_time_mode
 from holdfast.spark.processors.handle import Variable
 from holdfast.spark.processors.processor_function import ProcessorRun, record_declarations
