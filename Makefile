@@ -131,7 +131,7 @@ hdfs-servers: setup
 .PHONY: browser
 browser:
 	@command -v "$${CHROMIUM:-chromium}" chromium-browser google-chrome google-chrome-stable >/dev/null || { \
-	  echo 'the tests of the report page are skipped: they need a Chromium. To have one:' >&2; \
+	  echo 'the tests of the report page and of the site are skipped: they need a Chromium. To have one:' >&2; \
 	  echo '  Debian          sudo apt-get install chromium' >&2; \
 	  echo '  Fedora          sudo dnf install chromium' >&2; \
 	  echo '  elsewhere       CHROMIUM=/path/to/chrome make integration' >&2; }

@@ -166,12 +166,14 @@ def _check(uid: str, state: StoredOperator, settings: OperatorSettings) -> None:
     if settings.parallelism > fixed:
         raise InvalidRequestError(
             f"operator {uid!r} has parallelism {settings.parallelism}, but its state was stored "
-            f"with max parallelism {fixed}; reduce the parallelism to at most {fixed}"
+            f"with max parallelism {fixed}; reduce the parallelism to at most {fixed}",
+            kind="parallelism",
         )
     if settings.max_parallelism not in {None, fixed}:
         raise InvalidRequestError(
             f"operator {uid!r} has max parallelism {settings.max_parallelism}, but its state was "
-            f"stored with {fixed}, which can't be changed; set {fixed} or leave it out"
+            f"stored with {fixed}, which can't be changed; set {fixed} or leave it out",
+            kind="parallelism",
         )
 
 

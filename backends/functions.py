@@ -250,7 +250,9 @@ class FunctionSnapshotContext:
             StorageUnavailableError: The store rejected the write.
         """
         if self._key_groups is None:
-            raise InvalidRequestError("raw keyed state requires a key")
+            raise InvalidRequestError(
+                "raw keyed state requires a key; name the key columns: stateful(..., key=...)"
+            )
         if self._keyed is None:
             self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)
         return self._keyed

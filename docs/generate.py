@@ -7,7 +7,7 @@ from holdfast.spark.settings import Setting, settings_table
 _HEAD = """# Settings
 
 Set them like any other Spark setting: in `SparkSession.builder.config`, with `--conf`, in `spark-defaults.conf`, or as arguments of `configure`.
-[Configuration](how-to-configure.md) describes their precedence. Unknown keys are rejected. A query uses the values that are set when it starts. Wrong values are rejected
+[Configuration](configuration.md) describes their precedence. Unknown keys are rejected. A query uses the values that are set when it starts. Wrong values are rejected
 with the same message by `configure`, by commands, and when a query is created or started. `holdfast settings` prints this table.
 
 | key | argument of `configure` | value | default | meaning | in Flink |

@@ -405,7 +405,10 @@ for attempt in (
         refused = output_of(source, private).splitlines()
         assert len(refused) == 7
         for line in refused:
-            assert "HDFS refuses this (AccessControlException: Permission denied: user=mall" in line
+            assert (
+                "HDFS refused the request (AccessControlException: Permission denied: user=mall"
+                in line
+            )
             assert f"location='{private}" in line
         assert hdfs_directory.files() == ["private/x"]
 

@@ -337,12 +337,12 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
     for uid, operator in metadata.operators.items():
         inconsistency = operator.find_inconsistency()
         if inconsistency is not None:
-            message = f"metadata can't be right: operator {uid!r} has {inconsistency}"
+            message = f"metadata is inconsistent: operator {uid!r} has {inconsistency}"
             raise CheckpointCorruptedError(message, uri)
 
     def absolute(handle: StreamStateHandle) -> StreamStateHandle:
         if isinstance(handle, PlaceholderStreamStateHandle):
-            message = f"metadata can't be right: it has a placeholder, of {handle.name!r}"
+            message = f"metadata is inconsistent: it has a placeholder, of {handle.name!r}"
             raise CheckpointCorruptedError(message, uri)
         if isinstance(handle, FileStateHandle):
             return msgspec.structs.replace(handle, uri=absolute_uri(handle.uri, directory))

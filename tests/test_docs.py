@@ -33,33 +33,33 @@ __all__ = ["memory_s3", "spark"]
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 MY_BUCKET = "my-bucket"
-HDFS_PAGE = ROOT / "docs" / "how-to-use-hdfs.md"
+HDFS_PAGE = ROOT / "docs" / "hdfs.md"
 
 PRINTED = {
     "api-testing.md": "quiet since: 30000",
-    "how-to-aggregate.md": "orders of a customer: 8",
-    "how-to-configure.md": "'spark.holdfast.checkpoint.dir' here",
-    "how-to-choose-state.md": "by-customer orders migrated",
-    "how-to-inspect-checkpoints.md": "damaged: []",
-    "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
-    "how-to-come-from-flink.md": "tens: True",
-    "how-to-read-flink-savepoints.md": "2 entries of a map",
-    "how-to-move-a-flink-job.md": "ann 19 [('milk', 4), ('tea', 15)]",
-    "how-to-move-a-job.md": "it resumed: True",
-    "how-to-move-from-transformwithstate.md": "counted on from 20: True",
-    "how-to-move-from-foreachbatch.md": "a customer is first 1 time",
-    "how-to-read-and-write-state.md": "resumed with repaired state, digits: 10",
-    "how-to-rescale.md": "subtasks: 3",
-    "how-to-run-processors.md": "quiet: [(0, 1683)]",
-    "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
-    "how-to-take-savepoints.md": "both resumed: True",
-    "how-to-use-event-time.md": "completed minutes: 4",
-    "how-to-use-several-operators.md": "one checkpoint of allowed and first-orders",
-    "how-to-write-a-job.md": "7 users have a total",
+    "aggregates.md": "orders of a customer: 8",
+    "configuration.md": "'spark.holdfast.checkpoint.dir' here",
+    "kinds-of-state.md": "by-customer orders migrated",
+    "monitoring.md": "damaged: []",
+    "retention.md": "0 bytes would go, 0 files are too young to tell",
+    "from-flink.md": "tens: True",
+    "flink-savepoints.md": "2 entries of a map",
+    "move-a-flink-job.md": "ann 19 [('milk', 4), ('tea', 15)]",
+    "move-a-job.md": "it resumed: True",
+    "from-transformwithstate.md": "counted on from 20: True",
+    "from-foreachbatch.md": "a customer is first 1 time",
+    "state-as-tables.md": "resumed with repaired state, digits: 10",
+    "rescaling.md": "subtasks: 3",
+    "stateful-processors.md": "quiet: [(0, 1683)]",
+    "adapter-tests.md": "test_a_small_checkpoint_costs_one_request PASSED",
+    "savepoints.md": "both resumed: True",
+    "event-time.md": "completed minutes: 4",
+    "several-operators.md": "one checkpoint of allowed and first-orders",
+    "operators.md": "7 users have a total",
     "keyed-state-library.md": "restored: [5.0, 10.0]",
     "keyed-state.md": "7 users",
     "state-backends.md": "continued on RocksDB: True",
-    "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
+    "sinks.md": "batches: 1, rows of each: 2.0",
 }
 """A line of output of each page's program, if it succeeds."""
 
@@ -69,9 +69,9 @@ NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 # The tests of the first create their directories; the others have no jobs.
 WITHOUT_A_JOB = (
     "keyed-state-library.md",
-    "how-to-test-an-adapter.md",
-    "how-to-configure.md",
-    "how-to-read-flink-savepoints.md",
+    "adapter-tests.md",
+    "configuration.md",
+    "flink-savepoints.md",
     "api-testing.md",
 )
 

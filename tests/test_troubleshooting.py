@@ -1,4 +1,4 @@
-"""The page of error messages quotes them as they are in the sources."""
+"""The pages of error messages quote them as they are in the sources."""
 
 import ast
 import re
@@ -11,7 +11,13 @@ from holdfast import errors
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
-MESSAGES = [" ".join(bold.split()) for bold in re.findall(r"\*\*(.+?)\*\*", PAGE, re.DOTALL)]
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+SYMPTOMS = "".join(re.findall(r"^\*\*See:.*", RUNBOOK, re.MULTILINE))
+MESSAGES = [
+    " ".join(text.split())
+    for text in (*re.findall(r"\*\*(.+?)\*\*", PAGE, re.DOTALL), *SYMPTOMS.split("`")[1::2])
+    if " " in text and not text.startswith("holdfast ")
+]
 SOURCES = ("locations", "backends", "src/holdfast")
 
 
@@ -49,4 +55,4 @@ def test_every_error_has_its_place() -> None:
         for error in vars(errors).values()
         if isinstance(error, type) and issubclass(error, errors.CheckpointError)
     } - {"CheckpointError", "StreamClosedError"}
-    assert [name for name in sorted(leaves) if f"`{name}`" not in PAGE] == []
+    assert [name for name in sorted(leaves) if f"`{name}`" not in PAGE + RUNBOOK] == []

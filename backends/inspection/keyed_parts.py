@@ -238,9 +238,9 @@ def _migration_to(spec: TableSpec) -> Migration:
             changed, reason = None, "Arrow can't convert the values"
         if changed is None:
             message = (
-                f"state {spec.name!r} has values that were stored as {before.type}, before its type became "
-                f"{now.type}, and only the job can convert them: {reason}; read the state in a later checkpoint, "
-                "after they were written or merged again"
+                f"state {spec.name!r} still contains values of the old type {before.type}, and only the job can convert "
+                f"them to {now.type}: {reason}; read the state in a later checkpoint, after they were written or "
+                "merged again"
             )
             raise StateMigrationError(message)
         return tuple(changed.flatten()) if spec.is_struct else (changed,)

@@ -256,7 +256,7 @@ def _descriptor_of(name: str, rows: StateRows) -> KeyedDescriptor:
     missing = needed.get(rows.kind or "", set()) - set(schema.names)
     if missing or rows.kind not in needed:
         message = (
-            f"the kind of state {name!r} is not known: give its descriptor, or kind='keyed value', 'keyed list' or "
+            f"kind of state {name!r} is unknown; pass its descriptor, or kind='keyed value', 'keyed list' or "
             f"'keyed map', and columns {sorted(needed.get(rows.kind or '', {VALUE}))}"
         )
         raise InvalidRequestError(message)

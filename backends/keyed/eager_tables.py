@@ -116,7 +116,7 @@ class EagerTables(ABC, Generic[_Table]):
         self._check_open()
         if self._mixed:
             message = (
-                f"states {sorted(self._mixed)} were stored with several types each, and were not requested; "
-                "request them, so that their values are migrated to one type"
+                f"states {sorted(self._mixed)} contain values of several types, written before and after their type "
+                "was changed, but the job does not declare them; declare them once, so that their values are migrated"
             )
             raise StateMigrationError(message)

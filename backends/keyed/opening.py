@@ -1,14 +1,14 @@
 """Backends of keyed state by name, and conversion of handles to segments. RocksDB is imported on demand."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, get_args
 
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import (
-    ROCKSDB,
     ColumnarStateTables,
+    RocksDBManifestError,
     Workspace,
     read_manifest,
     write_canonical_tables,
@@ -16,7 +16,7 @@ from holdfast.backends.keyed.segments import (
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
-from holdfast.errors import InvalidRequestError, UnsupportedFormatError
+from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
 
@@ -76,11 +76,8 @@ def open_tables(
             key_groups, handles, directory=directory, workspace=workspace, may_refer=may_refer
         )
 
-    try:
+    with suppress(RocksDBManifestError):
         return open_segments(handles, may_refer=may_refer)
-    except UnsupportedFormatError as error:
-        if error.kind != ROCKSDB:
-            raise
     # Converted files are not part of any checkpoint.
     return open_segments(readable_handles(handles, directory), may_refer=False)
 
@@ -97,9 +94,7 @@ def readable_handles(
     for handle in handles:
         try:
             read_manifest([handle], KeyGroupRange(*handle.key_groups))
-        except UnsupportedFormatError as error:
-            if error.kind != ROCKSDB:
-                raise
+        except RocksDBManifestError:
             with _rocksdict():
                 from holdfast.backends.keyed.rocksdb_tables import canonical_handles  # noqa: PLC0415  # RocksDB is optional
             readable += canonical_handles([handle], directory)
@@ -120,11 +115,8 @@ def write_canonical(
     Raises as `open_tables`, and `StorageUnavailableError` if the store rejects the write, or this host's disk is full.
     """
     streams = SnapshotStreams(factory)
-    try:
+    with suppress(RocksDBManifestError):
         return write_canonical_tables(handle, streams, now_ms=now_ms)
-    except UnsupportedFormatError as error:
-        if error.kind != ROCKSDB:
-            raise
     with _rocksdict():
         from holdfast.backends.keyed.rocksdb_tables import write_canonical_rows  # noqa: PLC0415  # RocksDB is optional
     return write_canonical_rows(handle, streams, now_ms=now_ms)
@@ -139,4 +131,4 @@ def _rocksdict() -> Iterator[None]:
         if error.name != "rocksdict":
             raise
         message = "keyed state in RocksDB needs rocksdict: pip install 'holdfast[rocksdb]'"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(message, kind="missing-package") from error

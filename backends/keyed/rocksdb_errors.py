@@ -78,7 +78,9 @@ def _corruption_error(
     for file in verify_files([] if source is None else [source]):
         if isinstance(file.failure, CheckpointCorruptedError):
             return file.failure
-    return CheckpointCorruptedError(f"RocksDB: {text}{deleted}", directory)
+    if deleted:
+        return CheckpointCorruptedError(f"RocksDB: {text}{deleted}", directory, kind="local-copy")
+    return CheckpointCorruptedError(f"RocksDB: {text}", directory)
 
 
 def _delete_copies(corrupted: str) -> str:

@@ -100,7 +100,7 @@ class PickleSerializer(BytesSerializer):
             raise_shortage(error)
             detail = f": {error}" if isinstance(error, (ImportError, AttributeError)) else ""
             message = f"a pickled element can't be read ({type(error).__name__}{detail})"
-            raise CheckpointCorruptedError(message) from None
+            raise CheckpointCorruptedError(message, kind="class-missing") from None
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         return [self.decode_one(pickle) for pickle in column.to_pylist()]

@@ -115,7 +115,9 @@ def _check_storable(type: pa.DataType) -> None:
                 f"{part} is not a valid type of elements; use the type inside it"
             )
         if pa.types.is_dictionary(part) and part.index_type.bit_width < _INDEX_BITS:
-            raise InvalidRequestError(f"{part} can hold only a few values; use an index of 32 bits")
+            raise InvalidRequestError(
+                f"dictionary index of {part} is too small; use one of 32 bits"
+            )
 
 
 def _defaults(defaults: Mapping[str, Any], struct: pa.DataType) -> dict[str, Default]:

@@ -184,7 +184,7 @@ def find_checkpoint(pointer: str | PathLike[str]) -> CompletedCheckpoint:
         newest = _newest_below(directory)
         if newest is None:
             message = "no completed checkpoint or savepoint here or below"
-            raise CheckpointNotFoundError(message, directory) from None
+            raise CheckpointNotFoundError(message, directory, kind="no-checkpoint") from None
         return newest
     return load_checkpoint(location)
 

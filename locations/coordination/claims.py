@@ -126,7 +126,9 @@ def check_not_revoked(checkpoint: CompletedCheckpoint) -> None:
     try:
         resolve_pointer(pointer)
     except CheckpointNotFoundError as error:
-        message = "this checkpoint was deleted while a driver began with it; start the query again"
+        message = (
+            "can't resume from this checkpoint: it has just been deleted; start the query again"
+        )
         raise CheckpointConflictError(message, pointer, kind="contended") from error
 
 
@@ -202,7 +204,9 @@ def claim_checkpoint(
             _check_fence(fence, pointer)
         stored = load_checkpoint(resolve_pointer(pointer))
         if stored.metadata.commit_token != checkpoint.metadata.commit_token:
-            raise CheckpointNotFoundError("it was replaced by another checkpoint", pointer)
+            raise CheckpointNotFoundError(
+                "can't claim this checkpoint: another one has just replaced it", pointer
+            )
     except CheckpointError:
         withdraw_claim(pointer, job.uri)
         raise
@@ -378,7 +382,9 @@ def _check_newest(checkpoint: CompletedCheckpoint, completed: Iterable[int]) -> 
             f"checkpoint {checkpoint.checkpoint_id} is not its job's newest, which is {newest}, and a job may "
             "be deleting any other; claim that, or copy this (holdfast copy) and claim the copy"
         )
-        raise InvalidRequestError(message, checkpoint.location.external_pointer)
+        raise InvalidRequestError(
+            message, checkpoint.location.external_pointer, kind="not-claimable"
+        )
 
 
 def _check_fence(fence: JobOwnership, pointer: str) -> None:
@@ -394,18 +400,17 @@ def _check_fence(fence: JobOwnership, pointer: str) -> None:
 
 def _foreign_file_error(reason: str, pointer: str) -> InvalidRequestError:
     message = (
-        f"it can't be claimed, because it {reason} belongs to another checkpoint or savepoint; copy it (holdfast "
-        "copy), and claim the copy"
+        f"can't claim this checkpoint: it {reason} belongs to another checkpoint or savepoint; make a self-contained "
+        "copy (holdfast copy), and claim the copy"
     )
-    return InvalidRequestError(message, pointer)
+    return InvalidRequestError(message, pointer, kind="not-claimable")
 
 
 def _claimed_error(pointer: str, record: ClaimRecord | None) -> CheckpointConflictError:
     if record is not None and record.directory == uripath.parent(pointer):
         message = (
-            "a former driver is taking this checkpoint back, because another job had claimed an earlier one "
-            "when it was completed; start the query again, or, if that driver is dead, delete the checkpoint's "
-            "directory"
+            "this checkpoint was completed by a former driver after another job had claimed an earlier one, and is "
+            "being withdrawn; start the query again. If that driver is dead, delete this checkpoint's directory first"
         )
         return CheckpointConflictError(message, pointer, kind="contended")
     name = "another job" if record is None else f"job {record.job_id!r} in {record.directory}"

@@ -85,7 +85,7 @@ def without_placeholders(
     operator = msgspec.structs.replace(reported, subtasks=subtasks)
     inconsistency = operator.find_inconsistency()
     if inconsistency is not None:
-        message = f"state that operator {uid!r} reported can't be right: {inconsistency}"
+        message = f"state that operator {uid!r} reported is inconsistent: {inconsistency}"
         raise CheckpointDeclinedError(message)
     return operator
 

@@ -40,15 +40,15 @@ def implementation(protocol: str) -> Any:
         import fsspec  # noqa: PLC0415  # optional
     except ImportError as error:
         message = "other schemes need fsspec: pip install 'holdfast[fsspec]'"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(message, kind="missing-package") from error
     try:
         kind = fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         message = f"fsspec's {protocol} needs a library that is not installed ({error})"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(message, kind="missing-package") from error
     except ValueError as error:
         message = f"fsspec does not support {protocol} either; look for a package that adds it"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(message, kind="location") from error
     if kind.__module__ == "fsspec.implementations.sftp":
         from holdfast.locations.file_systems.sftp import Sftp  # noqa: PLC0415  # optional
 
@@ -177,7 +177,9 @@ def missing_directories(store: Any, path: str, uri: str) -> list[str]:
         if known_kind == "directory":
             break
         if known_kind is not None:
-            raise InvalidRequestError("directory can't be created (a file has its name)", uri)
+            raise InvalidRequestError(
+                "can't create directory: a file has its name", uri, kind="location"
+            )
         missing.insert(0, path)
         path = path.rpartition("/")[0]
     return missing
@@ -276,14 +278,16 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
     if isinstance(error, PermissionError):
         return InvalidRequestError(f"operation is not permitted ({text})", uri, kind="refused")
     if isinstance(error, NotADirectoryError | IsADirectoryError) or number in _REFUSED_ERRNOS:
-        return InvalidRequestError(f"path can't be used ({text})", uri)
+        return InvalidRequestError(f"path can't be used ({text})", uri, kind="location")
     if number in FULL_ERRNOS:
         return StorageFullError(f"no space left ({text})", uri)
     if _was_refused(error):
         message = f"access denied; check credentials and host key ({text})"
         return InvalidRequestError(message, uri, kind="refused")
     if isinstance(error, TypeError | ValueError | NotImplementedError):
-        message = f"fsspec can't do this ({text}); check its configuration of the protocol"
+        message = (
+            f"fsspec can't perform the request ({text}); check its configuration of the protocol"
+        )
         return InvalidRequestError(message, uri)
     return shortage_of(error, uri) or StorageUnavailableError(f"store failed ({text})", uri)
 

@@ -172,12 +172,12 @@ def _make(cluster: str, options: dict[str, str], uri: str) -> Any:
         from hdfs_native import Client  # noqa: PLC0415  # optional
     except ImportError as error:
         message = "hdfs:// needs hdfs-native: pip install 'holdfast[hdfs]'"
-        raise InvalidRequestError(message, uri) from error
+        raise InvalidRequestError(message, uri, kind="missing-package") from error
     try:
         return Client(cluster or None, options)
     except Exception as error:
         message = f"HDFS client can't be created ({error}); check HADOOP_CONF_DIR"
-        raise InvalidRequestError(message, uri) from error
+        raise InvalidRequestError(message, uri, kind="connection") from error
 
 
 # hdfs-native has no classes for most errors of the NameNode: their text has the Java class, its message and
@@ -258,9 +258,9 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
     if name in _FULL:
         return StorageFullError(f"quota is used up ({text})", uri)
     if isinstance(error, PermissionError) or name in _UNAUTHORIZED:
-        return InvalidRequestError(f"HDFS refuses this ({text})", uri, kind="refused")
+        return InvalidRequestError(f"HDFS refused the request ({text})", uri, kind="refused")
     if name in _REFUSED:
-        return InvalidRequestError(f"HDFS refuses this ({text})", uri)
+        return InvalidRequestError(f"HDFS refused the request ({text})", uri)
     if str(error).startswith(_UNAUTHENTICATED):
         message = (
             f"authentication to HDFS failed ({text}); "
@@ -268,7 +268,7 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
         )
         return InvalidRequestError(message, uri, kind="refused")
     if isinstance(error, (NotADirectoryError, IsADirectoryError, NotImplementedError, ValueError)):
-        return InvalidRequestError(f"HDFS can't do this ({text})", uri)
+        return InvalidRequestError(f"HDFS client can't perform the request ({text})", uri)
     return StorageUnavailableError(f"HDFS failed ({text})", uri)
 
 

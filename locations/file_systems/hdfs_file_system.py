@@ -69,8 +69,8 @@ class HdfsFileSystem:
                     lambda raw: raw.mkdirs(path, _DIRECTORY_MODE, create_parent=True)
                 )
         except CheckpointConflictError as error:
-            message = "directory can't be created (a file has its name)"
-            raise InvalidRequestError(message, uri) from error
+            message = "can't create directory: a file has its name"
+            raise InvalidRequestError(message, uri, kind="location") from error
 
     def create(self, uri: str, /) -> FileOutputStream:
         return HdfsOutputStream(

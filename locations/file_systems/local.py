@@ -35,8 +35,8 @@ _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
 # A retry can't succeed: a file where a directory should be, a long name.
-_REFUSED_ERRNOS = {
-    errno.EROFS,
+_DENIED_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_UNUSABLE_ERRNOS = {
     errno.ENOTDIR,
     errno.EISDIR,
     errno.ENAMETOOLONG,
@@ -61,7 +61,7 @@ class LocalFileSystem:
 
     def prepare_directory(self, uri: str, /) -> None:
         path = uripath.local_path(uri)
-        with _ErrorMapping(uri):
+        with _ErrorMapping(uri, "create directory"):
             missing, above = [], path
             while not os.path.isdir(above):
                 missing.append(above)
@@ -71,7 +71,9 @@ class LocalFileSystem:
                     os.mkdir(directory, _DIRECTORY_MODE)
                 self._durable.discard(directory)
             if not os.path.isdir(path):
-                raise InvalidRequestError("directory can't be created (a file has its name)", uri)
+                raise InvalidRequestError(
+                    "can't create directory: a file has its name", uri, kind="location"
+                )
             if not os.access(path, os.W_OK | os.X_OK):
                 raise InvalidRequestError("directory is not writable", uri, kind="refused")
             self._sync_ancestors(path)
@@ -98,7 +100,7 @@ class LocalFileSystem:
         directory, name = os.path.split(path)
         in_progress = os.path.join(directory, uripath.hidden_name(name))
         try:
-            with _ErrorMapping(uri):
+            with _ErrorMapping(uri, "create file"):
                 descriptor = _create(in_progress)
                 try:
                     _write(descriptor, data)
@@ -115,7 +117,7 @@ class LocalFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         path = uripath.local_path(uri)
-        with _ErrorMapping(uri):
+        with _ErrorMapping(uri, "open file"):
             try:
                 return open(path, "rb", buffering=0, opener=_open_file)
             except OSError as error:
@@ -127,7 +129,7 @@ class LocalFileSystem:
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         statuses = []
-        with _ErrorMapping(uri), suppress(FileNotFoundError, NotADirectoryError):
+        with _ErrorMapping(uri, "list directory"), suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(uripath.local_path(uri)) as entries:
                 for entry in entries:
                     status = _status_of(entry)
@@ -155,7 +157,7 @@ class LocalFileSystem:
         raise_first(failures)
 
     def delete_empty_directory(self, uri: str, /) -> None:
-        with _ErrorMapping(uri):
+        with _ErrorMapping(uri, "delete directory"):
             try:
                 os.rmdir(uripath.local_path(uri))
             except OSError as error:
@@ -164,7 +166,7 @@ class LocalFileSystem:
 
     def delete_tree(self, uri: str, /) -> None:
         path = uripath.local_path(uri)
-        with _ErrorMapping(uri):
+        with _ErrorMapping(uri, "delete directory"):
             if os.path.islink(path):
                 _remove(os.unlink, path)
                 return
@@ -191,7 +193,7 @@ class _LocalOutputStream:
         self._uri = uri
         self._path = uripath.local_path(uri)
         self._is_linked = linked_to is not None
-        with _ErrorMapping(uri):
+        with _ErrorMapping(uri, "create file"):
             if linked_to is None:
                 self._descriptor = _create(self._path)
             else:
@@ -204,7 +206,7 @@ class _LocalOutputStream:
 
     def write(self, data: BytesLike, /) -> None:
         try:
-            with self._in_use, _ErrorMapping(self._uri):
+            with self._in_use, _ErrorMapping(self._uri, "write file"):
                 self._check_unfinished()
                 _write(self._descriptor, data)
         except BaseException:
@@ -214,7 +216,7 @@ class _LocalOutputStream:
 
     def sync(self) -> None:
         try:
-            with self._in_use, _ErrorMapping(self._uri):
+            with self._in_use, _ErrorMapping(self._uri, "sync file"):
                 self._check_unfinished()
                 os.fsync(self._descriptor)
         except BaseException:
@@ -342,7 +344,7 @@ def _link(in_progress: str, path: str, uri: str) -> None:
     except OSError as error:
         if error.errno in _NO_LINK_ERRNOS:
             message = "file system does not support hard links, which exclusive commits need"
-            raise InvalidRequestError(message, uri) from error
+            raise InvalidRequestError(message, uri, kind="location") from error
         raise
 
 
@@ -373,12 +375,15 @@ def _unlink_all(uris: Sequence[str]) -> list[CheckpointError]:
 
 
 def _unlink(uri: str) -> None:
-    with _ErrorMapping(uri), suppress(FileNotFoundError):
+    with _ErrorMapping(uri, "delete file"), suppress(FileNotFoundError):
         os.unlink(uripath.local_path(uri))
 
 
 def _sync_if_exists(directory: str) -> None:
-    with _ErrorMapping(directory), suppress(FileNotFoundError, NotADirectoryError):
+    with (
+        _ErrorMapping(directory, "sync directory"),
+        suppress(FileNotFoundError, NotADirectoryError),
+    ):
         _sync_directory(uripath.local_path(directory))
 
 
@@ -405,10 +410,11 @@ def _sync_directory(path: str) -> None:
 class _ErrorMapping:
     """Translates errors of the operating system; a class, because a generator is slower."""
 
-    __slots__ = ("_uri",)
+    __slots__ = ("_action", "_uri")
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, action: str) -> None:
         self._uri = uri
+        self._action = action
 
     def __enter__(self) -> None:
         pass
@@ -417,19 +423,23 @@ class _ErrorMapping:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object, /
     ) -> None:
         if isinstance(error, OSError):
-            raise _error_for(error, self._uri) from error
+            raise _error_for(error, self._uri, self._action) from error
 
 
-def _error_for(error: OSError, uri: str) -> CheckpointError:
+def _error_for(error: OSError, uri: str, action: str) -> CheckpointError:
     if isinstance(error, FileNotFoundError):
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
         return CheckpointConflictError.exists(uri)
     text = error.strerror
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return InvalidRequestError(f"operation is not permitted ({text})", uri, kind="refused")
-    if error.errno in _REFUSED_ERRNOS:
-        return InvalidRequestError(f"path can't be used ({text})", uri)
+    if error.errno in _DENIED_ERRNOS:
+        message = f"can't {action}: operation is not permitted ({text})"
+        return InvalidRequestError(message, uri, kind="refused")
+    if error.errno in _UNUSABLE_ERRNOS:
+        return InvalidRequestError(
+            f"can't {action}: path can't be used ({text})", uri, kind="location"
+        )
     if error.errno in FULL_ERRNOS:
-        return StorageFullError(f"no space left ({text})", uri)
-    return shortage_of(error, uri) or StorageUnavailableError(f"local disk failed ({text})", uri)
+        return StorageFullError(f"can't {action}: no space left ({text})", uri)
+    message = f"can't {action}: local disk failed ({text})"
+    return shortage_of(error, uri) or StorageUnavailableError(message, uri)

@@ -37,8 +37,8 @@ class MemoryFileSystem:
             for depth in range(1, len(parts) + 1):
                 directory = "/".join((root, *parts[:depth]))
                 if directory in FILES:
-                    message = "directory can't be created (a file has its name)"
-                    raise InvalidRequestError(message, uri)
+                    message = "can't create directory: a file has its name"
+                    raise InvalidRequestError(message, uri, kind="location")
                 DIRECTORIES.setdefault(directory, self._now_ms())
 
     def create(self, uri: str, /) -> FileOutputStream:

@@ -159,7 +159,7 @@ def _make_bucket(settings: S3Settings, connection: Connection, bucket: str) -> O
     except ImportError as error:
         if settings.state_files == "obstore":
             message = "state_files='obstore' needs obstore: pip install 'holdfast[s3,obstore]'"
-            raise InvalidRequestError(message) from error
+            raise InvalidRequestError(message, kind="missing-package") from error
         return None
     foreign = [name for name in OVERRIDING_VARIABLES if name in os.environ]
     if foreign:

@@ -194,7 +194,7 @@ def _open(scheme: str, uri: str, registered: _Registered | None) -> RetryingFile
             inner = fsspec_file_system(scheme.removeprefix("fsspec+"))
         except InvalidRequestError as error:
             message = f"no file system for {scheme}://; built in: {known}; {error}"
-            raise InvalidRequestError(message, uri) from error
+            raise InvalidRequestError(message, uri, kind="location") from error
         policy = _DEFAULT_POLICY
     if isinstance(inner, ExclusiveFileSystem):
         return RetryingExclusiveFileSystem(inner, policy)

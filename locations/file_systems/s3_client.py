@@ -130,7 +130,9 @@ def client_options(settings: S3Settings) -> dict[str, Any]:
         InvalidRequestError: The file of certificates is missing.
     """
     if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
-        raise InvalidRequestError("file of certificates does not exist", settings.ca_bundle)
+        raise InvalidRequestError(
+            "file of certificates does not exist", settings.ca_bundle, kind="connection"
+        )
     return {
         # Retries have one owner. The SDK's would multiply with ours, and their quota fails
         # whole bursts.
@@ -154,7 +156,7 @@ def _make(settings: S3Settings) -> Connection:
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415  # optional
     except ImportError as error:
         message = "s3:// needs boto3: pip install 'holdfast[s3]'"
-        raise InvalidRequestError(message) from error
+        raise InvalidRequestError(message, kind="missing-package") from error
     config = Config(**client_options(settings))
     try:
         session = boto3.Session(
@@ -165,7 +167,7 @@ def _make(settings: S3Settings) -> Connection:
         )
         if session.get_credentials() is None:  # not cached: they may be available a moment later
             message = "no credentials for S3; set them by settings, environment, files or a role"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(message, kind="refused")
         if settings.assumed_role is not None:
             _assume(session, settings, config)
         client = session.client(

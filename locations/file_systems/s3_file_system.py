@@ -126,7 +126,7 @@ class S3Objects:
         """Delete up to a thousand objects in one request; returns a failure. Missing objects are not failures."""
         uri = f"s3://{bucket}"
         try:
-            with map_errors(uri):
+            with map_errors(uri, "delete_objects"):
                 answer = self._client.delete_objects(
                     Bucket=bucket,
                     Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
@@ -138,7 +138,12 @@ class S3Objects:
             failures = collect_failures(self._delete_object, [f"{uri}/{key}" for key in keys])
             return failures[0] if failures else None
         failures = [
-            error_for_code(refused.get("Code", ""), 0, f"{uri}/{refused.get('Key', '')}")
+            error_for_code(
+                refused.get("Code", ""),
+                0,
+                f"{uri}/{refused.get('Key', '')}",
+                operation="DeleteObjects",
+            )
             for refused in answer.get("Errors", ())
         ]
         real = [failure for failure in failures if not isinstance(failure, CheckpointNotFoundError)]
@@ -152,7 +157,7 @@ class S3Objects:
 
     def _pages(self, listing: str, uri: str, **parameters: str) -> Iterator[Any]:
         target = self._object(uri)
-        with map_errors(uri):
+        with map_errors(uri, listing):
             yield from self._client.get_paginator(listing).paginate(
                 Bucket=target.bucket,
                 Prefix=self._prefix(uri),
@@ -168,7 +173,9 @@ class S3Objects:
     def _object(self, uri: str) -> S3Object:
         bucket = uri.partition("://")[2].partition("/")[0]
         if not bucket:
-            raise InvalidRequestError("location has no bucket; write s3://bucket/path", uri)
+            raise InvalidRequestError(
+                "location has no bucket; write s3://bucket/path", uri, kind="location"
+            )
         key = uripath.local_path(uri).lstrip("/")
         return S3Object(self._client, self.settings, self._retrier, uri, bucket, key)
 

@@ -43,7 +43,7 @@ class S3Object:
 
     def request(self, name: str, **parameters: Any) -> Any:
         """Send one request for the object. Raises Holdfast errors."""
-        with map_errors(self.uri):
+        with map_errors(self.uri, name):
             return getattr(self.client, name)(
                 Bucket=self.bucket, Key=self.key, **parameters, **self.settings.request_parameters()
             )
@@ -155,28 +155,37 @@ _UNAUTHORIZED = {
 
 
 @contextmanager
-def map_errors(uri: str) -> Iterator[None]:
-    """Translate errors of botocore."""
+def map_errors(uri: str, request: str) -> Iterator[None]:
+    """Translate errors of botocore; `request` is its method, such as `put_object`."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # optional
 
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        raise error_for(error, uri) from error
+        raise error_for(error, uri, request) from error
 
 
-def error_for(error: Exception, uri: str) -> CheckpointError:
+def error_for(error: Exception, uri: str, request: str) -> CheckpointError:
     """Return the Holdfast error for a botocore error; its text contains no secrets."""
+    operation = request.title().replace("_", "")
     answer = getattr(error, "response", None)
     if answer is None:
-        return _without_answer(error, uri)
+        return _without_answer(error, uri, operation)
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return error_for_code(code, status, uri)
+    return error_for_code(code, status, uri, operation=operation)
 
 
-def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
-    """Return the Holdfast error for an S3 error code and its HTTP status, 0 if unknown."""
+def error_for_code(code: str, status: int, uri: str, *, operation: str) -> CheckpointError:
+    """Return the Holdfast error for an S3 error code.
+
+    Args:
+        code: S3's error code.
+        status: HTTP status; 0 if unknown.
+        uri: URI of the object or bucket.
+        operation: S3's name of the operation, such as `PutObject`.
+    """
+    answer = ", ".join(dict.fromkeys(filter(None, (code, str(status or ""))))) or "no code"
     if code in _MISSING:
         return CheckpointNotFoundError("no such object", uri)
     if code in _CONFLICTS:
@@ -186,13 +195,15 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
     if code == "NoSuchBucket":
         return InvalidRequestError("bucket does not exist; create it first", uri, kind="no-bucket")
     if status == 501 or code == "NotImplemented":
-        return InvalidRequestError(f"store does not support this ({code or status})", uri)
+        return InvalidRequestError(
+            f"store does not support {operation} ({answer})", uri, kind="location"
+        )
     if status >= 500 or status in (408, 429) or code in _TRANSIENT or "Throttl" in code:
-        return StorageUnavailableError(f"S3 failed ({code or status})", uri)
+        return StorageUnavailableError(f"S3 failed to perform {operation} ({answer})", uri)
     if status in (301, 307, 400, 401, 403, 405, 411, 416) or code:
-        message = f"S3 refuses this ({code or status}); check credentials, permissions, region"
+        message = f"S3 refused {operation} ({answer}); check credentials, permissions, region"
         return InvalidRequestError(message, uri, kind="refused")
-    return StorageUnavailableError(f"S3 failed ({code or status})", uri)
+    return StorageUnavailableError(f"S3 failed to perform {operation} ({answer})", uri)
 
 
 def was_not_performed(error: CheckpointError) -> bool:
@@ -211,16 +222,16 @@ def code_of(error: CheckpointError) -> str:
     return str(answer.get("Error", {}).get("Code", ""))
 
 
-def _without_answer(error: Exception, uri: str) -> CheckpointError:
+def _without_answer(error: Exception, uri: str, operation: str) -> CheckpointError:
     name = type(error).__name__
     if name in _UNAUTHORIZED:
-        return InvalidRequestError(f"no credentials for S3 ({name})", uri)
+        return InvalidRequestError(f"no credentials for S3 ({name})", uri, kind="refused")
     if name == "SSLError" and "CERTIFICATE_VERIFY_FAILED" in str(error):
         message = "S3's certificate is not trusted; set its authority's file (s3.ca-bundle)"
-        return InvalidRequestError(message, uri)
+        return InvalidRequestError(message, uri, kind="connection")
     if name == "SSLError" and "WRONG_VERSION_NUMBER" in str(error):
         message = "endpoint does not support TLS; use http://"
-        return InvalidRequestError(message, uri)
+        return InvalidRequestError(message, uri, kind="connection")
     if name in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
-        return InvalidRequestError(f"S3 request is not valid ({name})", uri)
-    return StorageUnavailableError(f"S3 did not answer ({name})", uri)
+        return InvalidRequestError(f"S3 request is not valid ({operation}: {name})", uri)
+    return StorageUnavailableError(f"S3 did not answer {operation} ({name})", uri)

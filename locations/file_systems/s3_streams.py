@@ -311,7 +311,7 @@ class MultipartUpload:
     def _abort_twins(self) -> None:
         """Abort other uploads of this file, which were started by requests whose answers were lost."""
         target = self._target
-        with suppress(CheckpointError), map_errors(target.uri):
+        with suppress(CheckpointError), map_errors(target.uri, "list_multipart_uploads"):
             answer = target.client.list_multipart_uploads(
                 Bucket=target.bucket, Prefix=target.key, **target.settings.request_parameters()
             )

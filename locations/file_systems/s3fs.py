@@ -84,8 +84,8 @@ class S3fsClient:
             from s3fs import S3FileSystem  # noqa: PLC0415  # optional
         except ImportError as error:
             message = "fsspec+s3:// needs s3fs: pip install 'holdfast[fsspec]' s3fs"
-            raise InvalidRequestError(message) from error
-        with map_errors("fsspec+s3://"):
+            raise InvalidRequestError(message, kind="missing-package") from error
+        with map_errors("fsspec+s3://", "connect"):
             self._store: Any = S3FileSystem(**_options(settings))
         # Retries have one owner. Those of s3fs and botocore would multiply: 5 times 5 requests.
         self._store.retries = 1
@@ -112,7 +112,7 @@ class S3fsClient:
         parameters.pop("IfNoneMatch", None)  # some stores reject it; `commit` checks instead
         if "Body" in parameters:
             parameters["Body"] = io.BytesIO(parameters["Body"])
-        with map_errors(_uri(parameters)):
+        with map_errors(_uri(parameters), name):
             return self._store.call_s3(name, **parameters)
 
 
@@ -186,8 +186,8 @@ def _options(settings: S3Settings) -> dict[str, Any]:
 
 
 @contextmanager
-def map_errors(uri: str) -> Iterator[None]:
-    """Translate errors of s3fs by their botocore errors.
+def map_errors(uri: str, request: str) -> Iterator[None]:
+    """Translate errors of s3fs by their botocore errors; `request` is botocore's method.
 
     s3fs uses the same classes for a missing bucket and a missing object, and for a limit and a wrong argument.
     """
@@ -197,7 +197,7 @@ def map_errors(uri: str) -> Iterator[None]:
         except Exception as error:
             cause = _botocore_error(error)
             if cause is not None:
-                raise error_for(cause, uri) from cause
+                raise error_for(cause, uri, request) from cause
             if isinstance(error, FileNotFoundError):
                 raise _missing_file(uri) from error
             raise

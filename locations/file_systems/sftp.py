@@ -40,7 +40,7 @@ class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # no
             f"~/.ssh/known_hosts: connect once with `{command}`, compare {key.fingerprint} with "
             "the fingerprint from its administrator, and accept it"
         )
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(message, kind="connection")
 
 
 _POLICIES = {
@@ -99,7 +99,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
                 "impostor; if its key was changed on purpose, remove the old one (ssh-keygen -R) "
                 "and connect once with ssh"
             )
-            raise InvalidRequestError(message) from error
+            raise InvalidRequestError(message, kind="connection") from error
         self.ftp.get_channel().settimeout(_TIMEOUT_S)
         # paramiko leaves Nagle's algorithm on, which costs 40 ms for every 32 KiB written
         self.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -100,13 +100,13 @@ def resolve_pointer(
         return metadata
     entries = [entry for entry in file_system.list(uripath.parent(uri)) if entry.uri == uri]
     if not entries:
-        raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
+        raise CheckpointNotFoundError("no such checkpoint or savepoint", uri, kind="no-checkpoint")
     if entries[0].is_directory:
         message = (
             f"directory has no {METADATA_FILE}; name the directory of a checkpoint, chk-<number> below its "
             "job's, or of a savepoint"
         )
-        raise CheckpointNotFoundError(message, uri)
+        raise CheckpointNotFoundError(message, uri, kind="no-checkpoint")
     return FileSystemCompletedCheckpointStorageLocation.at(entries[0])
 
 
@@ -132,7 +132,7 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
             f"{mismatch}: it was moved, or its directory renamed; move its directory back to {home}, or "
             "give it another name than chk-<number> to use it on its own"
         )
-        raise CheckpointCorruptedError(message, uri)
+        raise CheckpointCorruptedError(message, uri, kind="moved")
     stray = find_stray_file(metadata, pointer)
     if stray is not None:
         message = f"metadata names {redact(stray)!a}, where this checkpoint can't have a file"

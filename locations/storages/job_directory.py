@@ -143,7 +143,7 @@ class JobDirectory:
             file_system_for(probe).create(probe).abort()
         except CheckpointNotFoundError as error:
             message = f"this store has directories, and does not partition by prefix; {LEAVE_OUT}"
-            raise InvalidRequestError(message, self.state_uri) from error
+            raise InvalidRequestError(message, self.state_uri, kind="location") from error
 
     def claim(self, *, ends: bool = False) -> "DirectoryOwnership":
         """Publish the next epoch and become the job's owner.
@@ -178,7 +178,10 @@ class JobDirectory:
                 self._delete_epochs_before(record.epoch)
                 return DirectoryOwnership(self, record, completed)
             SYSTEM_CLOCK.sleep(random.uniform(0, _MAX_WAIT_S))  # noqa: S311  # no secret
-        message = f"job was claimed or changed {_MAX_ATTEMPTS} times while this driver claimed it"
+        message = (
+            f"this driver could not claim the job in {_MAX_ATTEMPTS} attempts: another driver keeps claiming it or "
+            "committing checkpoints; stop that driver, then start the query again"
+        )
         raise CheckpointConflictError(message, self.uri, kind="contended")
 
     def newest_epoch(self) -> int:
@@ -206,7 +209,10 @@ class JobDirectory:
             except msgspec.MsgspecError as error:
                 message = f"claim to the job can't be read ({error})"
                 raise CheckpointCorruptedError(message, uri) from error
-        message = "claims to this job are deleted as soon as they are listed"
+        message = (
+            "claims to this job disappear between listing and reading: another process is deleting the job's "
+            "directory"
+        )
         raise CheckpointNotFoundError(message, self.uri)
 
     def _publish(self, record: EpochRecord) -> bool:

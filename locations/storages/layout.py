@@ -106,13 +106,13 @@ def check_marker(directory: str) -> str:
     for part in parts:
         if _RANDOM.fullmatch(part):
             message = f"{part!r} in the path is a replacement of {MARKER}; give that directory another name"
-            raise InvalidRequestError(message, directory)
+            raise InvalidRequestError(message, directory, kind="location")
     if uripath.scheme(directory) == "file":
         return refuse_marker(directory, "disks don't partition by prefix")
     # In the middle of a name, as in cross_entropy_loss, it is a part of the name.
     if any(part.startswith(MARKER) or part.endswith(MARKER) for part in parts):
         message = f"{MARKER} must be the last part of the directory, after a slash"
-        raise InvalidRequestError(message, directory)
+        raise InvalidRequestError(message, directory, kind="location")
     uripath.checkpoint_directory(without_marker(directory))
     return directory
 
@@ -120,7 +120,7 @@ def check_marker(directory: str) -> str:
 def refuse_marker(directory: str, reason: str) -> str:
     """Refuse the marker in a place that has no use for it. Raises `InvalidRequestError`."""
     if has_marker(directory):
-        raise InvalidRequestError(f"{reason}; {LEAVE_OUT}", directory)
+        raise InvalidRequestError(f"{reason}; {LEAVE_OUT}", directory, kind="location")
     return directory
 
 

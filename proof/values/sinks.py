@@ -15,7 +15,7 @@ class Sink(Protocol):
         ...
 
     def go_back(self, batch_id: int) -> None:
-        """Prepare for a query that resumes after an earlier batch, as docs/how-to-take-savepoints.md requires."""
+        """Prepare for a query that resumes after an earlier batch, as docs/savepoints.md requires."""
         ...
 
     def difference(self, outputs: Mapping[int, Sequence[Row]]) -> str:

@@ -16,18 +16,9 @@ CheckpointError
 ├── CheckpointDeclinedError   this attempt can't be completed; repeat the batch
 └── BatchGapError             Spark and the last checkpoint are at different batches
 
-Some errors have a `kind`, where a program may want to distinguish them from others of their class:
-
-InvalidRequestError        not-exclusive  the store can't keep two writers of one name apart; promise a single one
-                           no-bucket      the bucket of the location does not exist
-                           refused        the store denies access to these credentials, or to this location
-                           gone-on        the restored query was started since; nothing is left to restore
-CheckpointNotFoundError    not-begun      the query has completed no batch yet; try again later
-CheckpointConflictError    exists         the file or checkpoint exists already
-                           taken-over     another driver has claimed the job since
-                           claim-lost     the claim to the job was deleted with the job's directory
-                           contended      another process does the same at this moment; repeat it
-                           claimed        another job has claimed the checkpoint or savepoint
+Each error has a `kind`: that of its class, or one that distinguishes it from other errors of the class. Only wrong calls of
+the API have none. The text of an error ends with its code, such as `[HF-BATCH-GAP]` for the kind `batch-gap`, and
+docs/runbook.md has an entry for each code.
 """
 
 from typing import Self
@@ -43,19 +34,27 @@ class CheckpointError(Exception):
     Args:
         message: The failure and the way out, in lower case.
         location: URI of the file or directory it is about, or empty. It is appended to the text, redacted.
-        kind: One of the cases that the module lists, or empty.
+        kind: The case, such as `taken-over`; by default that of the class.
     """
+
+    kind: str = ""
 
     def __init__(self, message: str, location: str = "", kind: str = "") -> None:
         location = redact(location)
         # All of it in `args`, because Spark pickles errors on their way to the driver.
         super().__init__(message, location, kind)
         self.location = location
-        self.kind = kind
+        self.kind = kind or self.kind
+
+    @property
+    def code(self) -> str:
+        """Code of the entry in the runbook, such as `HF-BATCH-GAP`; empty without a kind."""
+        return f"HF-{self.kind.upper()}" if self.kind else ""
 
     def __str__(self) -> str:
-        message = str(self.args[0])
-        return f"{message}: location={self.location!r}" if self.location else message
+        location = f": location={self.location!r}" if self.location else ""
+        code = f" [{self.code}]" if self.code else ""
+        return f"{self.args[0]}{location}{code}"
 
 
 class InvalidRequestError(CheckpointError, ValueError):
@@ -68,6 +67,8 @@ class StreamClosedError(InvalidRequestError):
 
 class CheckpointNotFoundError(CheckpointError):
     """No checkpoint, file or directory is at that place."""
+
+    kind = "file-missing"
 
 
 class CheckpointConflictError(CheckpointError):
@@ -91,38 +92,58 @@ class CheckpointConflictError(CheckpointError):
 class OutcomeUnknownError(CheckpointError):
     """The write may have taken effect and must not be undone; read to find out."""
 
+    kind = "outcome-unknown"
+
 
 class StorageUnavailableError(CheckpointError):
     """The store did not carry out the request; nothing has changed."""
+
+    kind = "store-failed"
 
 
 class StorageFullError(StorageUnavailableError):
     """The store has no room, or no quota, left; nothing has changed."""
 
+    kind = "storage-full"
+
 
 class ResourceExhaustedError(StorageUnavailableError):
     """This machine has no memory, file handles or threads left; stored bytes are not damaged."""
+
+    kind = "resources"
 
 
 class CheckpointCorruptedError(CheckpointError):
     """Bytes that were read differ from the bytes that were written."""
 
+    kind = "corrupted"
+
 
 class UnsupportedFormatError(CheckpointError):
     """The file has a format version that this Holdfast can't read."""
+
+    kind = "format"
 
 
 class UnreadableStateError(CheckpointError):
     """A state has values that only a class of the job that wrote them can read; other states can be read."""
 
+    kind = "unreadable-state"
+
 
 class StateMigrationError(CheckpointError):
     """Stored state has another type than its descriptor, and can't be converted."""
+
+    kind = "state-type"
 
 
 class CheckpointDeclinedError(CheckpointError):
     """The reports of the subtasks can't become a checkpoint; the batch has to be repeated."""
 
+    kind = "declined"
+
 
 class BatchGapError(CheckpointError):
     """The batch that Spark hands over doesn't follow the last completed checkpoint."""
+
+    kind = "batch-gap"

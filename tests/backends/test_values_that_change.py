@@ -1,4 +1,4 @@
-"""Values that come back as others, line by line as docs/how-to-choose-state.md has them."""
+"""Values that come back as others, line by line as docs/kinds-of-state.md has them."""
 
 import array
 import datetime as dt

@@ -100,6 +100,11 @@ def test_a_dry_run_lists_leftovers_and_deletes_nothing(
         "1 more within the grace period\n"
     )
     assert paths(directory) == before
+    assert main(["clean", directory, "--dry-run"]) == 0
+    assert paths(directory) == before
+    with pytest.raises(SystemExit):
+        main(["clean", directory, "--dry-run", "--yes"])
+    assert paths(directory) == before
 
 
 def test_listed_leftovers_are_deleted_and_none_is_left(

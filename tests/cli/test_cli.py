@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from jobs.stores import write_checkpoint
 
 from holdfast.cli.command_line import COMMANDS as ALL_COMMANDS
 from holdfast.cli.command_line import main, parser
+from holdfast.cli.settings import settings_command
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.settings import Settings, settings_table
 
@@ -86,12 +89,12 @@ COMMANDS = [
         (["diff", "A", "--json", "B"], ["diff", "--json", "A", "B"]),
         (["verify", "A", "--all", "B"], ["verify", "--all", "A", "B"]),
         (["copy", "A", "--conf=a=b", "B"], ["copy", "--conf=a=b", "A", "B"]),
-        (["savepoint", "A", "--job-id", "C", "B"], ["savepoint", "--job-id", "C", "A", "B"]),
+        (["savepoint", "A", "--job", "C", "B"], ["savepoint", "--job", "C", "A", "B"]),
         (["restore", "A", "--paths", "C", "D", "B"], ["restore", "--paths", "C", "D", "A", "B"]),
+        (["flink", "import", "A", "--dry-run", "B"], ["flink", "import", "--dry-run", "A", "B"]),
         (["settings", "a", "--json", "b"], ["settings", "--json", "a", "b"]),
         (["flink", "cat", "A", "--json", "B", "C"], ["flink", "cat", "--json", "A", "B", "C"]),
     ],
-    ids=lambda words: words[0],
 )
 def test_options_between_positional_arguments_are_parsed(
     mixed: list[str], in_order: list[str]
@@ -118,8 +121,9 @@ def test_commands_refuse_an_unknown_setting_as_jobs_do(
 
 def test_every_command_with_settings_is_asked_for_wrong_ones() -> None:
     known = argparse.ArgumentParser().add_subparsers()
-    for command in ALL_COMMANDS:
-        command.add_to(known)
+    for commands in ALL_COMMANDS.values():
+        for command in commands:
+            command.add_to(known)
     with_settings = {
         name for name, command in known.choices.items() if "--conf" in command.format_help()
     }
@@ -156,8 +160,55 @@ def test_settings_prints_those_with_all_the_words(capsys: pytest.CaptureFixture[
         "spark.holdfast.s3.part-size",
         "spark.holdfast.s3.concurrency",
     ]
-    assert main(["settings", "bananas"]) == 1
-    assert capsys.readouterr().out == ""
+
+
+def test_settings_with_words_of_no_setting_is_status_1_and_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["settings", "S3", "bananas"]) == 1
+    assert capsys.readouterr() == ("", "holdfast: no setting contains 'S3' and 'bananas'\n")
+    assert main(["settings", "--json", "bananas"]) == 1
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_example_of_settings_prints_one() -> None:
+    words = settings_command.examples.split("holdfast settings ")[-1].split()
+    assert main(["settings", *words]) == 0
+
+
+def test_help_lists_each_command_once_below_a_purpose() -> None:
+    text = parser().format_help()
+    lines = [line for line in text.splitlines() if re.match(r"  [a-z]+  ", line)]
+    commands = [command for group in ALL_COMMANDS.values() for command in group]
+    assert [line.split()[0] for line in lines] == [command.name for command in commands]
+    for purpose in ALL_COMMANDS:
+        assert f"\n{purpose}:\n" in text
+
+
+@pytest.mark.parametrize("words", [[], ["flink"], ["import"]])
+def test_a_missing_command_leads_to_the_help(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert f"`{' '.join(['holdfast', *words])} --help`" in capsys.readouterr().err
+
+
+def test_positional_arguments_are_in_capitals_in_every_help() -> None:
+    for name, each in subcommands(parser()):
+        for action in each._get_positional_actions():  # noqa: SLF001  # there is no public list
+            shown = str(action.metavar or action.dest)
+            assert shown == shown.upper(), name
+
+
+def subcommands(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield each command with its name, also those of groups."""
+    for action in of._get_positional_actions():  # noqa: SLF001  # there is no public list
+        if action.nargs == argparse.PARSER and isinstance(action.choices, dict):
+            for name, each in action.choices.items():
+                yield name, each
+                yield from subcommands(each)
 
 
 def test_settings_prints_json(capsys: pytest.CaptureFixture[str]) -> None:

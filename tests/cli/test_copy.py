@@ -48,6 +48,25 @@ def test_copy_of_a_checkpoint_with_shared_files_is_self_contained(
     assert main(["diff", pointer, back, *store.options]) == 0
 
 
+def test_a_dry_run_of_copy_reports_the_size_and_writes_nothing(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = write_checkpoint(store.directory, 1)
+    command = ["copy", store.directory, f"file://{tmp_path}/archive", "--dry-run", *store.options]
+    assert main([*command, "--json"]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out) == {
+        "from": f"{store.directory}/job/chk-1",
+        "pointer": None,
+        "files": len(files_of(checkpoint.metadata.streams())) + 1,
+        "bytes": checkpoint.metadata.state_bytes + checkpoint.metadata_bytes,
+    }
+    assert "nothing was written" in streams.err
+    assert main(command) == 0
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "archive").exists()
+
+
 @pytest.mark.usefixtures("as_without_spark")
 def test_a_copied_savepoint_of_a_query_is_restored_without_the_original(
     stopped_query: str, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

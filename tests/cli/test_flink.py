@@ -184,7 +184,7 @@ def test_import_lists_kept_and_lost_state_before_it_writes(
 ) -> None:
     target = f"file://{tmp_path}/imported"
     command = ["flink", "import", savepoint, "--uid", "job", "--map", "job/texts=moved/texts"]
-    assert main([*command, "--to", target]) == 3  # rows are in flight
+    assert main([*command, target]) == 3  # rows are in flight
     assert "9 bytes of rows are in flight" in capsys.readouterr().err
     assert main([*command, "--allow-loss", "--dry-run"]) == 0
     out, err = capsys.readouterr()
@@ -193,7 +193,7 @@ def test_import_lists_kept_and_lost_state_before_it_writes(
     assert "read moved/texts: 2 rows" in err
     assert "nothing was written" in err
     assert not (tmp_path / "imported").exists()
-    assert main([*command, "--allow-loss", "--to", target]) == 0
+    assert main([*command, "--allow-loss", target]) == 0
     out, err = capsys.readouterr()
     assert err.index("lost:") < err.index("spark.holdfast.savepoint.path")
     pointer = out.strip()
@@ -231,7 +231,7 @@ def test_export_lists_kept_and_lost_state_before_it_writes(
     savepoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = ["--map", "job/texts=moved/texts", "--map", "job/v=moved/v"]
-    target = ["--to", f"file://{tmp_path}/imported"]
+    target = [f"file://{tmp_path}/imported"]
     assert (
         main(["flink", "import", savepoint, "--uid", "job", *places, "--allow-loss", *target]) == 3
     )
@@ -247,7 +247,7 @@ def test_export_lists_kept_and_lost_state_before_it_writes(
     out, err = capsys.readouterr()
     assert json.loads(out)["kept"] == ["moved/texts as job: list, string"]
     assert "nothing was written" in err
-    assert main([*command, "--to", f"file://{tmp_path}/back"]) == 0
+    assert main([*command, f"file://{tmp_path}/back"]) == 0
     back = capsys.readouterr().out.strip()
     assert main(["flink", "cat", back, "job", "texts", "--json"]) == 0
     assert [row["value"] for row in lines(capsys)] == ["a", "\x1b[31m"]

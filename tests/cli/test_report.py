@@ -196,7 +196,7 @@ def test_the_page_shows_subtasks_failures_gaps_savepoints_and_leftovers(
         9, job_id="job", uids=["operator"], parallelism=4, created_ms=LONG_AGO_MS
     )
     complete_checkpoint(location, metadata)
-    page = page_of(directory, "--savepoints", f"file://{savepoints}")
+    page = page_of(directory, "--savepoint-dir", f"file://{savepoints}")
     assert "#9 batch 8" in page.text
     assert "State subtask 3: 1.6 times the mean" in page.text
     assert "Rows in subtask 3: 1.6 times the mean" in page.text

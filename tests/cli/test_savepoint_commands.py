@@ -66,6 +66,29 @@ def test_savepoint_prints_json(stopped_query: str, directory: str, capsys: Captu
     assert printed == {"query_id": QUERY, "batch": 3, "job": QUERY, "operators": {UID: 2}}
 
 
+def test_a_dry_run_of_savepoint_writes_nothing(
+    stopped_query: str, directory: str, capsys: Captured
+) -> None:
+    before = all_files(directory)
+    command = ["savepoint", stopped_query, f"{directory}/savepoints", "--dry-run"]
+    assert main([*command, "--json"]) == 0
+    streams = capsys.readouterr()
+    printed = json.loads(streams.out)
+    assert printed.pop("bytes") > 0
+    assert printed == {
+        "pointer": None,
+        "query_id": QUERY,
+        "batch": 3,
+        "job": QUERY,
+        "operators": {UID: 2},
+    }
+    assert "nothing was written" in streams.err
+    assert main(command) == 0
+    assert capsys.readouterr().out == ""
+    assert all_files(directory) == before
+    assert main(["savepoint", f"{directory}/nothing", f"{directory}/savepoints", "--dry-run"]) == 2
+
+
 def test_savepoint_of_a_query_without_operators(
     plain: str, directory: str, capsys: Captured
 ) -> None:
@@ -93,7 +116,7 @@ def test_savepoint_copies_only_files_not_in_its_base(
         (["{0}/original", "{0}/savepoints", "--base", "{0}/checkpoints"], (3, "checkpoints")),
         (["{0}/original", "{0}/original/metadata/in"], (2, "original/metadata")),
         (["{0}/original", "{0}/savepoints", "--conf", "spark.holdfast.s4=1"], (2, "s4")),
-        (["{0}/original", "{0}/savepoints", "--no-operators", "--job-id", "j"], (2, "operators")),
+        (["{0}/original", "{0}/savepoints", "--no-operators", "--job", "j"], (2, "operators")),
     ],
 )
 def test_a_failed_savepoint_prints_one_line(
@@ -130,7 +153,7 @@ def test_restore_prints_the_settings_as_lines(
     stopped_query: str, directory: str, tmp_path: Path, capsys: Captured
 ) -> None:
     pointer = savepoint(stopped_query, directory, capsys)
-    job = ["--checkpoint-dir", f"{directory}/forked", "--job-id", "fork"]
+    job = ["--checkpoint-dir", f"{directory}/forked", "--job", "fork"]
     assert main(["restore", pointer, f"{directory}/fork", *job]) == 0
     streams = capsys.readouterr()
     assert streams.out.splitlines() == [
@@ -150,6 +173,7 @@ def test_restore_prints_json(stopped_query: str, directory: str, capsys: Capture
     conf = f"--conf=spark.holdfast.checkpoint.dir={directory}/forked"
     assert main(["restore", pointer, fork, conf, "--keep-query-id", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
+        "dry_run": False,
         "query_id": QUERY,
         "batch": 3,
         "job": QUERY,
@@ -163,6 +187,37 @@ def test_restore_prints_json(stopped_query: str, directory: str, capsys: Capture
     assert json.loads((Path(fork.removeprefix("file://")) / "metadata").read_text()) == {
         "id": QUERY
     }
+
+
+def test_a_dry_run_of_restore_writes_nothing(
+    stopped_query: str, directory: str, capsys: Captured
+) -> None:
+    pointer = savepoint(stopped_query, directory, capsys)
+    before = all_files(directory)
+    fork = f"{directory}/fork"
+    command = ["restore", pointer, fork, "--checkpoint-dir", f"{directory}/forked"]
+    assert main([*command, "--dry-run", "--json"]) == 0
+    streams = capsys.readouterr()
+    printed = json.loads(streams.out)
+    assert printed.pop("bytes") > 0
+    assert printed == {
+        "dry_run": True,
+        "batch": 3,
+        "checkpoint_location": fork,
+        "restored_before": False,
+    }
+    assert "nothing was written" in streams.err
+    assert all_files(directory) == before
+    assert main([*command, "--paths", "file:///no-input", "file:///new", "--dry-run"]) == 2
+    assert (
+        "no input file of the savepoint begins with ['file:///no-input']" in capsys.readouterr().err
+    )
+    assert main(["restore", pointer, stopped_query, *command[3:], "--dry-run"]) == 2
+    assert "nothing was restored" in capsys.readouterr().err
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main([*command, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["restored_before"] is True
 
 
 def test_restore_rewrites_paths_of_moved_input(
@@ -187,7 +242,7 @@ def test_restore_refuses_invalid_arguments(
         ([f"{directory}/nothing", fork], (3, "nothing")),
         ([checkpoint, fork], (2, "not a savepoint of a query")),
         ([pointer, fork], (2, "spark.holdfast.checkpoint.dir")),
-        ([pointer, stopped_query, "--checkpoint-dir", f"{directory}/forked"], (2, "there already")),
+        ([pointer, stopped_query, "--checkpoint-dir", f"{directory}/forked"], (2, "is not empty")),
     ]:
         assert main(["restore", *words]) == status
         streams = capsys.readouterr()
@@ -292,7 +347,7 @@ def test_rollback_without_yes_prints_files_to_delete(
             )
         ],
     }
-    assert main(["rollback", stopped_query, "--checkpoint", "3"]) == 0
+    assert main(["rollback", stopped_query, "--checkpoint", "3", "--dry-run"]) == 0
     streams = capsys.readouterr()
     assert len(streams.out.splitlines()) == 6
     assert "what does the sink do with batches 3 to 3" in streams.err
@@ -435,7 +490,7 @@ def test_lines_of_restore_parse_to_the_requested_settings(
     state = f"{directory}/env=prod/back\\slash"
     assert main(["restore", pointer, f"{directory}/fork", "--checkpoint-dir", state]) == 0
     (tmp_path / "fork.conf").write_text(capsys.readouterr().out)
-    settings = [f"--properties-file={tmp_path}/fork.conf", "--job-id=second", "--json"]
+    settings = [f"--properties-file={tmp_path}/fork.conf", "--job=second", "--json"]
     assert main(["restore", pointer, f"{directory}/second", *settings]) == 0
     restored = json.loads(capsys.readouterr().out)
     assert restored["settings"]["spark.holdfast.checkpoint.dir"] == state

@@ -180,7 +180,7 @@ class TestErrors:
         )
         assert str(hdfs_client.error_for(error, URI)) == (
             'HDFS failed (SafeModeException: Cannot create "/dir/x". It is on.): '
-            f"location='{URI}'"
+            f"location='{URI}' [HF-STORE-FAILED]"
         )
 
     @pytest.mark.parametrize(

@@ -119,7 +119,10 @@ def test_bad_rules_are_refused(job: Job) -> None:
         for apply, words in REFUSED:
             with pytest.raises(InvalidRequestError, match=words):
                 apply(rules, rows)
-        for operator, words in ((groups, "takes no broadcast rows"), (twice, "remove it, or")):
+        for operator, words in (
+            (groups, "takes no broadcast rows"),
+            (twice, "already has a broadcast function"),
+        ):
             for frame in (5, rows):
                 with pytest.raises(InvalidRequestError, match=words):
                     operator.apply(rows, broadcast=cast("DataFrame", frame))

@@ -300,7 +300,7 @@ class TestCheckpointClaim:
         faults.before("delete", start)
         with pytest.raises(CheckpointConflictError, match="taken over"):
             driver.complete(pending, late, progress(1))
-        assert "is taking this checkpoint back" in refused[0]
+        assert "is being withdrawn" in refused[0]
         faults.clear()
         run_batch(coordinator(faults.directory, job_id="other"), 1, change_nothing)
 

@@ -103,6 +103,7 @@ def test_objects_other_than_builders_are_refused(builder: Any) -> None:
     ("settings", "words"),
     [
         ({"num_retain": 3}, ["'num_retain'", "did you mean 'num_retained'"]),
+        ({"bananas": 3}, ["'bananas'", "`holdfast settings` lists all settings"]),
         ({"num_retained": 0}, ["checkpoint.num-retained", "at least 1"]),
         ({"num_retained": True}, ["checkpoint.num-retained", "at least 1"]),
         ({"single_writer": 1}, ["`true` or `false`"]),
@@ -165,7 +166,8 @@ def test_secrets_are_not_shown() -> None:
         ("holdfast.checkpoint.dir", ["set 'spark.holdfast.checkpoint.dir'"]),
         ("spark.Holdfast.checkpoint.dir", ["set 'spark.holdfast.checkpoint.dir'"]),
         ("holdfast.checkpoint.dirr", ["did you mean 'spark.holdfast.checkpoint.dir'?"]),
-        ("spark.holdfast.", ["did you mean 'spark.holdfast."]),
+        ("spark.holdfast.", ["`holdfast settings` lists all settings"]),
+        ("spark.holdfast.bananas", ["`holdfast settings` lists all settings"]),
     ],
 )
 def test_unknown_key_is_refused_with_a_suggestion(key: str, words: list[str]) -> None:

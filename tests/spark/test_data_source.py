@@ -178,6 +178,7 @@ def test_only_the_subtask_of_a_key_is_read(spark: SparkSession, tmp_path: Path) 
 REFUSED: list[tuple[dict[str, str], str]] = [
     ({}, r"load\(...\)"),
     ({"path": "file:///tmp", "operater": "op"}, "did you mean 'operator'"),
+    ({"path": "file:///tmp", "bananas": "op"}, "no option 'bananas'; options are .*operator"),
     ({"path": "file:///tmp", "settings": "[1]"}, "JSON object"),
     ({"path": "file:///tmp", "operator": "op", "key": "ann"}, "option key must be a JSON object"),
     ({"path": "file:///tmp", "view": "states", "key": '{"user": "ann"}'}, "leave operator"),

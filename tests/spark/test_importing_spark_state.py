@@ -153,7 +153,7 @@ def test_dry_run_reports_losses_and_writes_nothing(
         "--uid",
         "remembering",
     ]
-    words += ["--parallelism", "2", "--to", f"file://{savepoints}"]
+    words += ["--parallelism", "2", f"file://{savepoints}"]
     assert main([*words, "--dry-run"]) == 0
     dry = capsys.readouterr()
     assert dry.out == ""

@@ -96,7 +96,7 @@ def test_resumed_query_is_not_restored_again(restore: Restore, fork: str) -> Non
     restore()
     add_batches(fork, [4])
     before = all_files(fork)
-    with pytest.raises(InvalidRequestError, check=of_kind("gone-on")):
+    with pytest.raises(InvalidRequestError, check=of_kind("already-ran")):
         restore()
     assert all_files(fork) == before
 
@@ -115,7 +115,7 @@ def test_rolled_back_query_is_not_restored_again(directory: str, fork: str) -> N
     restore()
     add_batches(fork, [3, 4])
     assert roll_back(fork, batch_id=2) == 2
-    with pytest.raises(InvalidRequestError, match="something is there already"):
+    with pytest.raises(InvalidRequestError, match="is not empty, and nothing was restored"):
         restore()
 
 

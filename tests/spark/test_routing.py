@@ -136,7 +136,7 @@ def test_key_of_another_type_is_refused(job: Job) -> None:
     job.feed(files=1, rows=20)
     run("bigint")
     job.feed(files=1, rows=20)
-    with pytest.raises(StreamingQueryException, match="now of type int, and was bigint"):
+    with pytest.raises(StreamingQueryException, match="changed its type from bigint to int"):
         run("int")
     run("bigint")
     assert job.checkpoint_ids() == [2]

@@ -207,7 +207,7 @@ def test_restore_over_existing_files_is_refused(
     savepoint: str, stopped_query: str, directory: str
 ) -> None:
     before = all_files(stopped_query)
-    with pytest.raises(InvalidRequestError, match="something is there already"):
+    with pytest.raises(InvalidRequestError, match="is not empty, and nothing was restored"):
         restore_savepoint(savepoint, stopped_query, checkpoint_dir=f"{directory}/other")
     with pytest.raises(InvalidRequestError, match="has checkpoints already"):
         restore_savepoint(

@@ -47,7 +47,7 @@ def test_fork_resumes_from_the_savepoint_and_can_be_rolled_back(
     fork.run()
     assert fork.batches == expected_sums(range(2, 4))
 
-    with pytest.raises(InvalidRequestError, match="end the application"):
+    with pytest.raises(InvalidRequestError, match="End the application"):
         roll_back(restored.checkpoint_location, batch_id=2)
     assert roll_back_elsewhere(spark, restored.checkpoint_location, batch_id=2) == 2
     fork.batches.clear()

@@ -172,7 +172,7 @@ def test_operator_is_applied_once_in_a_batch_to_a_dataframe(job: Job) -> None:
             listed(rows, batch_id)
         with pytest.raises(InvalidRequestError, match="'one' must be a DataFrame, not list"):
             listed.apply(cast("DataFrame", rows.collect()))
-        with pytest.raises(InvalidRequestError, match="'one' are a stream"):
+        with pytest.raises(InvalidRequestError, match="'one' are a streaming DataFrame"):
             listed.apply(rows.sparkSession.readStream.format("rate").load())
         listed.apply(rows)
         with pytest.raises(InvalidRequestError, match="'one' is applied twice"):

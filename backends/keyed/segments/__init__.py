@@ -41,8 +41,8 @@ from holdfast.backends.keyed.segments.checkpoint_files import (
 from holdfast.backends.keyed.segments.columnar_tables import ColumnarStateTables
 from holdfast.backends.keyed.segments.compaction import MergePolicy
 from holdfast.backends.keyed.segments.manifest import (
-    ROCKSDB,
     ROCKSDB_MAGIC,
+    RocksDBManifestError,
     StoredSpec,
     TableManifest,
     encode_manifest,
@@ -60,12 +60,12 @@ from holdfast.backends.keyed.segments.table_reader import (
 from holdfast.backends.keyed.segments.table_writer import write_canonical_tables, write_tables
 
 __all__ = [
-    "ROCKSDB",
     "ROCKSDB_MAGIC",
     "ColumnarStateTables",
     "ConfirmedFiles",
     "MergePolicy",
     "RestoredTable",
+    "RocksDBManifestError",
     "SortedRows",
     "StoredSpec",
     "TableManifest",

@@ -38,9 +38,6 @@ FRAME = Frame(b"HOLDTBLS", 1, "manifest of tables")
 ROCKSDB_MAGIC = b"HOLDRKDB"
 """The first bytes of the manifest of a RocksDB database, which a handle has instead of a manifest of tables."""
 
-ROCKSDB = "rocksdb"
-"""The kind of the error for such a manifest."""
-
 END = 1 << 63
 """Greater than every sort key."""
 
@@ -48,6 +45,10 @@ _SortKey = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
 _Edge = Annotated[int, msgspec.Meta(ge=0)]
 _Time = Annotated[int, msgspec.Meta(ge=MIN_TIME_MS, le=MAX_INT64)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 62))]
+
+
+class RocksDBManifestError(UnsupportedFormatError):
+    """The manifest is that of a RocksDB database."""
 
 
 class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -314,7 +315,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(content: bytes, location: str = "") -> Manifest:
     """Decode a manifest, from the cache if this process has recently encoded or decoded these bytes.
 
-    Raises `CheckpointCorruptedError`, or `UnsupportedFormatError`: of the kind `ROCKSDB` for the manifest of a
+    Raises `CheckpointCorruptedError`, or `UnsupportedFormatError`: a `RocksDBManifestError` for the manifest of a
     RocksDB database.
     """
     manifest = _CACHE.get(content)
@@ -327,7 +328,7 @@ def decode_manifest(content: bytes, location: str = "") -> Manifest:
 def _decode(content: bytes, location: str) -> Manifest:
     if content.startswith(ROCKSDB_MAGIC):
         message = "keyed state is in RocksDB files, which only the RocksDB backend reads"
-        raise UnsupportedFormatError(message, location, ROCKSDB)
+        raise RocksDBManifestError(message, location)
     body = FRAME.decode(content, location)
     try:
         manifest = _DECODER.decode(body)

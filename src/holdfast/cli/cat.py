@@ -46,8 +46,8 @@ def _named_value(text: str) -> tuple[str, str | None]:
     """,
     options=[
         POINTER,
-        option("operator", nargs="?", help="uid of the operator"),
-        option("state", nargs="?", help="name of the state"),
+        option("operator", nargs="?", metavar="OPERATOR", help="uid of the operator"),
+        option("state", nargs="?", metavar="STATE", help="name of the state"),
         option(
             "--raw",
             choices=("operator", "keyed"),
@@ -55,6 +55,7 @@ def _named_value(text: str) -> tuple[str, str | None]:
         ),
         option(
             "--kind",
+            metavar="KIND",
             help="kind of the state, if an operator state and a keyed state have the same name",
         ),
         option(

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from holdfast.cli.options import STORES, command, configure_stores, flag, json_option, option
+from holdfast.cli.options import (
+    STORES,
+    command,
+    configure_stores,
+    delete_options,
+    flag,
+    json_option,
+    option,
+)
 from holdfast.cli.output import (
     bytes_text,
     count_text,
@@ -39,7 +47,7 @@ def _grace_s(text: str) -> float:
 
 @command(
     "clean",
-    help="delete files that crashes have left in a checkpoint directory",
+    help="find files that crashes have left, and delete them with --yes",
     description="Find files that crashes have left in a checkpoint directory; with --yes, delete them.\n\n"
     "These are files that no completed checkpoint refers to: state files and directories of\n"
     "failed checkpoints, unfinished files and uploads. Jobs may be running: files within the\n"
@@ -55,10 +63,11 @@ def _grace_s(text: str) -> float:
         option(
             "directory",
             nargs="?",
+            metavar="DIRECTORY",
             help="URI of the checkpoint directory, such as file:///data/holdfast; may be left out with "
             "--savepoint-dir",
         ),
-        option("--job", help="only this job; by default all jobs"),
+        option("--job", metavar="JOB", help="only this job; by default all jobs"),
         option(
             "--savepoint-dir",
             metavar="URI",
@@ -74,10 +83,10 @@ def _grace_s(text: str) -> float:
         ),
         flag(
             "--stopped",
-            "a promise that no such job runs and no savepoint is in progress; "
+            "assert that no job here is running and no savepoint is in progress; "
             f"without it --yes requires a grace period of at least {span_text(MIN_GRACE_S)}",
         ),
-        flag("--yes", "delete it"),
+        delete_options("delete the files"),
         json_option("with the files and the failures"),
         STORES,
     ],
@@ -86,8 +95,8 @@ def clean_command(options: argparse.Namespace) -> int:
     """Sweep jobs, and print the files that were deleted, or would be."""
     if options.yes and options.grace < MIN_GRACE_S and not options.stopped:
         message = (
-            f"with a grace below {span_text(MIN_GRACE_S)} files that a running job has just "
-            "written could be deleted; use a longer grace period, or --stopped if no job is running"
+            f"--grace below {span_text(MIN_GRACE_S)} could delete files that a running job has just "
+            "written; use a longer grace, or add --stopped if no job here is running"
         )
         raise InvalidRequestError(message)
     if options.directory is None and options.savepoint_dir is None:

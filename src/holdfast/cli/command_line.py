@@ -1,4 +1,4 @@
-"""The list of commands, the parser of the command line, and the entry point."""
+"""The commands by purpose, the parser of the command line, and the entry point."""
 
 import argparse
 import os
@@ -14,14 +14,23 @@ from holdfast.cli.cat import cat_command
 from holdfast.cli.clean import clean_command
 from holdfast.cli.copy import copy_command
 from holdfast.cli.diff import diff_command
+from holdfast.cli.explain import explain_command
 from holdfast.cli.flink import FLINK
 from holdfast.cli.listing import list_command
-from holdfast.cli.options import NothingFoundError, add_commands, command, option
+from holdfast.cli.options import (
+    Command,
+    CommandGroup,
+    NothingFoundError,
+    add_commands,
+    command,
+    option,
+)
 from holdfast.cli.output import print_status, printable
-from holdfast.cli.queries import IMPORT, restore_command, rollback_command, savepoint_command
+from holdfast.cli.queries import restore_command, rollback_command, savepoint_command
 from holdfast.cli.report import report_command
 from holdfast.cli.settings import settings_command
 from holdfast.cli.show import show_command
+from holdfast.cli.spark_state import IMPORT
 from holdfast.cli.verify import verify_command
 from holdfast.common import SYSTEM_CLOCK, Clock, shortage_of
 from holdfast.errors import CheckpointError, InvalidRequestError
@@ -33,11 +42,24 @@ _EXIT_INTERRUPTED, _EXIT_SIGPIPE = 130, 141
 _EPILOG = """\
 exit status:
   0  done
-  1  nothing was found, or a check failed
+  1  nothing was found, or diff found a difference
   2  wrong usage
   3  the store failed, a file is corrupt, or an internal error
   130, 141  interrupted; the reader of the output has gone away
+
+Commands that delete (clean, rollback) only print what they would delete until you add --yes.
+An error ends with a code such as [HF-BATCH-GAP]; holdfast explain HF-BATCH-GAP prints the steps.
+holdfast COMMAND --help has examples. Documentation: docs/runbook.md, docs/inspect-and-monitor.md,
+docs/savepoints.md.
 """
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves the flat list of commands out of the help, which lists them by purpose."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if action.nargs != argparse.PARSER:
+            super().add_argument(action)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,6 +87,8 @@ class _Parser(argparse.ArgumentParser):
                 if redact(text) != text:
                     message = message.replace(repr(text), repr(redact(text)))
                     message = message.replace(text, redact(text))
+        if self._subparsers is not None and "arguments are required" in message:
+            message = f"name one of the commands that `{self.prog} --help` lists"
         super().error(message)
 
 
@@ -78,7 +102,7 @@ class _Parser(argparse.ArgumentParser):
         eval "$(holdfast completion bash)"
         holdfast completion zsh >~/.zfunc/_holdfast
     """,
-    options=[option("shell", choices=("bash", "zsh"), help="the shell")],
+    options=[option("shell", metavar="SHELL", choices=("bash", "zsh"), help="bash or zsh")],
 )
 def completion_command(options: argparse.Namespace) -> int:
     """Print the script."""
@@ -86,36 +110,36 @@ def completion_command(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = (
-    list_command,
-    show_command,
-    cat_command,
-    verify_command,
-    diff_command,
-    report_command,
-    clean_command,
-    copy_command,
-    savepoint_command,
-    restore_command,
-    rollback_command,
-    IMPORT,
-    FLINK,
-    settings_command,
-    completion_command,
-)
-"""In the order of the help."""
+COMMANDS: dict[str, tuple[Command | CommandGroup, ...]] = {
+    "inspect": (
+        list_command,
+        show_command,
+        cat_command,
+        verify_command,
+        diff_command,
+        report_command,
+        explain_command,
+    ),
+    "protect": (savepoint_command, copy_command),
+    "change": (restore_command, rollback_command, clean_command),
+    "migrate": (IMPORT, FLINK),
+    "set up": (settings_command, completion_command),
+}
+"""The commands by purpose, in the order of the help."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     whole = _Parser(
         prog="holdfast",
-        description="Inspect, verify, copy, clean up and restore checkpoints of PySpark jobs.",
+        description="Inspect, verify, back up, restore and clean up checkpoints of PySpark streaming queries.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"%(prog)s {version('holdfast')}")
-    add_commands(whole, "command", COMMANDS)
+    add_commands(whole, "command", [each for group in COMMANDS.values() for each in group])
+    for purpose, group in COMMANDS.items():
+        whole.add_argument_group(purpose, "\n".join(f"{each.name:12}{each.help}" for each in group))
     whole.set_defaults(parser=whole)  # for completions
     return whole
 
@@ -128,7 +152,7 @@ def main(arguments: Sequence[str] | None = None, *, clock: Clock = SYSTEM_CLOCK)
         clock: Clock for the age of checkpoints and files.
 
     Returns:
-        Exit status: 0 done, 1 nothing found or a check failed, 2 wrong usage, 3 the store failed, a file is corrupt,
+        Exit status: 0 done, 1 nothing found, or a difference, 2 wrong usage, 3 the store failed, a file is corrupt,
         or an internal error, 130 interrupted from the keyboard, 141 the reader of the output has gone away.
     """
     options = parser().parse_args(arguments, argparse.Namespace(clock=clock))

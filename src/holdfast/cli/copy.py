@@ -1,6 +1,7 @@
 """`holdfast copy`: a checkpoint or savepoint to another directory, of any store."""
 
 import argparse
+from typing import Any
 
 from holdfast.cli.options import (
     POINTER,
@@ -8,6 +9,7 @@ from holdfast.cli.options import (
     command,
     configure_stores,
     exit_if_missing,
+    flag,
     json_option,
     option,
     resolve_checkpoint,
@@ -38,7 +40,8 @@ from holdfast.spark_progress import all_streams, copy_savepoint
     """,
     options=[
         POINTER,
-        option("target", help="URI of the directory for the savepoint"),
+        option("target", metavar="TARGET", help="URI of the directory for the savepoint"),
+        flag("--dry-run", "print the number and size of the files, but write nothing"),
         json_option("one object"),
         STORES,
     ],
@@ -48,6 +51,9 @@ def copy_command(options: argparse.Namespace) -> int:
     configure_stores(options, options.target)
     with exit_if_missing():
         checkpoint = resolve_checkpoint(options, options.pointer)
+
+    if options.dry_run:
+        return _preview(options, checkpoint)
 
     def copy_verified(
         checkpoint: CompletedCheckpoint,
@@ -62,17 +68,28 @@ def copy_command(options: argparse.Namespace) -> int:
     pointer = copy.location.external_pointer
     size = sum(file.size for file in files) + copy.metadata_bytes
     if options.json:
-        print_json(
-            {
-                "from": checkpoint.location.external_pointer,
-                "pointer": pointer,
-                "files": len(files) + 1,
-                "bytes": size,
-            }
-        )
+        print_json(_values(checkpoint, pointer, len(files) + 1, size))
     else:
         print(pointer)
         print_status(
             f"copied and verified {count_text(len(files) + 1, 'file')}, {bytes_text(size)}"
         )
     return 0
+
+
+def _preview(options: argparse.Namespace, checkpoint: CompletedCheckpoint) -> int:
+    """Print the size of a copy."""
+    files = files_of(all_streams(checkpoint))
+    size = sum(file.size for file in files) + checkpoint.metadata_bytes
+    if options.json:
+        print_json(_values(checkpoint, None, len(files) + 1, size))
+    print_status(f"{count_text(len(files) + 1, 'file')} ({bytes_text(size)}) would be copied")
+    print_status("nothing was written")
+    return 0
+
+
+def _values(
+    checkpoint: CompletedCheckpoint, pointer: str | None, files: int, size: int
+) -> dict[str, Any]:
+    source = checkpoint.location.external_pointer
+    return {"from": source, "pointer": pointer, "files": files, "bytes": size}

@@ -60,8 +60,8 @@ _FORMS = "forms"
         holdfast diff s3://bucket/savepoints s3://bucket/checkpoints/totals
     """,
     options=[
-        option("first", help=POINTER_HELP),
-        option("second", help="the same for the second"),
+        option("first", metavar="FIRST", help=POINTER_HELP),
+        option("second", metavar="SECOND", help="the same for the second"),
         json_option("one object with everything"),
         STORES,
     ],

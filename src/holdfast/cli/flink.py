@@ -38,11 +38,13 @@ _NUMBERS = ("subtask", "key_group", "timestamp", "parallelism", "states")
 _NO_LIMIT = "never"
 
 _POINTER = option(
-    "pointer", help="URI of the directory of a savepoint or retained checkpoint of Flink"
+    "pointer",
+    metavar="POINTER",
+    help="URI of the directory of a savepoint or retained checkpoint of Flink",
 )
 _PLACES = (
     list_option(
-        "--uid", None, "uid of an operator, for savepoints before Flink 2.0; may be repeated"
+        "--uid", "UID", "uid of an operator, for savepoints before Flink 2.0; may be repeated"
     ),
     list_option(
         "--moved",
@@ -51,13 +53,18 @@ _PLACES = (
     ),
     STORES,
 )
-_TARGET = option("--to", metavar="TARGET", help="URI of the directory for the savepoint")
+_TARGET = option(
+    "target",
+    nargs="?",
+    metavar="TARGET",
+    help="URI of the directory for the savepoint; not needed with --dry-run",
+)
 _DRY_RUN = flag("--dry-run", "read all states and report the result, but write nothing")
 
 
 @command(
     "show",
-    help="show operators and states of a savepoint of Flink",
+    help="show operators and states of a Flink savepoint",
     description=(
         "Show the operators of a savepoint or retained checkpoint of Apache Flink 1.8 to 2.3, their states\n"
         "and the types of these. Flink and Java are not needed. An unreadable state is shown with its error.\n\n"
@@ -95,7 +102,7 @@ def show_command(options: argparse.Namespace) -> int:
 
 @command(
     "cat",
-    help="print states of a savepoint of Flink as rows",
+    help="print states of a Flink savepoint as rows",
     description=(
         "Print a state of a savepoint or retained checkpoint of Apache Flink as rows; without a state, list\n"
         "the states. JSON has bytes in base64, times in ISO 8601, and decimals as text; tables have long\n"
@@ -108,9 +115,11 @@ def show_command(options: argparse.Namespace) -> int:
     """,
     options=[
         _POINTER,
-        option("operator", nargs="?", help="uid, id or name of the operator"),
-        option("state", nargs="?", help="name of the state"),
-        option("--kind", help="kind of the state, if two states have the same name"),
+        option("operator", nargs="?", metavar="OPERATOR", help="uid, id or name of the operator"),
+        option("state", nargs="?", metavar="STATE", help="name of the state"),
+        option(
+            "--kind", metavar="KIND", help="kind of the state, if two states have the same name"
+        ),
         flag("--timers", "the operator's timers instead of a state"),
         option("--subtask", type=int, metavar="N", help="only the state of this subtask"),
         flag("--explode", "a row for each element of a list or entry of a map"),
@@ -152,7 +161,7 @@ def cat_command(options: argparse.Namespace) -> int:
 
 @command(
     "export",
-    help="convert a checkpoint or savepoint of Holdfast to a savepoint of Flink",
+    help="convert a Holdfast checkpoint or savepoint to a Flink savepoint",
     description="Convert a checkpoint or savepoint of Holdfast to a savepoint of Flink. Flink 1.11 to 2.3 restores it on any\n"
     "backend, at any parallelism, if the job asks for the same states with the same types: numbers, booleans,\n"
     "texts, bytes, dates, times, decimals, lists, maps, and tuples, which structs and keys of several columns\n"
@@ -160,11 +169,11 @@ def cat_command(options: argparse.Namespace) -> int:
     "All states are read, and losses are reported, before anything is written. Only the URI of the\n"
     "savepoint is printed on standard output.",
     examples="""
-        holdfast flink export s3://bucket/holdfast/orders/savepoint-1a2b3c4d --to s3://bucket/flink --dry-run
-        holdfast flink export file:///data/savepoints/savepoint-1a2b3c4d --to file:///data/flink --map orders=totals
+        holdfast flink export s3://bucket/holdfast/orders/savepoint-1a2b3c4d s3://bucket/flink --dry-run
+        holdfast flink export file:///data/savepoints/savepoint-1a2b3c4d file:///data/flink --map orders=totals
     """,
     options=[
-        option("pointer", help="URI of the checkpoint or savepoint of Holdfast"),
+        option("pointer", metavar="POINTER", help="URI of the checkpoint or savepoint of Holdfast"),
         _TARGET,
         list_option(
             "--map",
@@ -181,7 +190,7 @@ def export_command(options: argparse.Namespace) -> int:
     """Read the states, report kept and lost ones, then write the savepoint, and print its pointer."""
     _check_target(options)
     operators = dict(split_pair("--map", text, "UID=UID") for text in options.map)
-    configure_stores(options, options.pointer, options.to)
+    configure_stores(options, options.pointer, options.target)
     from holdfast.flink import FlinkExport  # noqa: PLC0415  # loads Arrow
 
     with exit_if_missing():
@@ -190,9 +199,9 @@ def export_command(options: argparse.Namespace) -> int:
     print_list("lost:", planned.lost)
     write_and_print(
         options,
-        lambda: planned.write(options.to),
+        lambda: planned.write(options.target),
         {"kept": planned.kept, "lost": planned.lost},
-        hint="delete the incomplete directory in --to",
+        hint="delete the incomplete directory in TARGET",
         next_step="start a job from the savepoint with `flink run -s`",
     )
     return 0
@@ -200,7 +209,7 @@ def export_command(options: argparse.Namespace) -> int:
 
 @command(
     "import",
-    help="convert a savepoint of Flink to a savepoint of Holdfast",
+    help="convert a Flink savepoint to a Holdfast savepoint",
     description="Convert a savepoint of Flink to a savepoint of Holdfast, from which a new query starts: operator state, keyed\n"
     "state and timers. All states of operators with a known uid are converted, except those of windows\n"
     "and sources; --map selects others, or renames them. Key groups are verified with Flink's hash.\n\n"
@@ -208,7 +217,7 @@ def export_command(options: argparse.Namespace) -> int:
     "savepoint is printed on standard output.",
     examples="""
         holdfast flink import s3://bucket/savepoints/savepoint-1a2b3c-4d5e6f --key orders=customer --dry-run
-        holdfast flink import file:///data/flink/savepoint-1a2b3c-4d5e6f --to file:///data/savepoints \
+        holdfast flink import file:///data/flink/savepoint-1a2b3c-4d5e6f file:///data/savepoints \
 --map orders/seen=orders/last-seen --ttl orders/seen=3600000 --key orders=customer
     """,
     options=[
@@ -266,17 +275,17 @@ def import_command(options: argparse.Namespace) -> int:
         print_status(f"source {operator} resumes at startingOffsets {offsets}")
     write_and_print(
         options,
-        lambda: states_read.write(options.to),
+        lambda: states_read.write(options.target),
         {"states": rows, "lost": states_read.lost, "starting_offsets": planned.starting_offsets},
-        hint="delete the incomplete directory in --to",
+        hint="delete the incomplete directory in TARGET",
         next_step="start a query from the savepoint with spark.holdfast.savepoint.path",
     )
     return 0
 
 
 def _check_target(options: argparse.Namespace) -> None:
-    if options.to is None and not options.dry_run:
-        raise InvalidRequestError("no directory for the savepoint; set --to, or use --dry-run")
+    if options.target is None and not options.dry_run:
+        raise InvalidRequestError("no directory for the savepoint; name TARGET, or use --dry-run")
 
 
 def _pairs(name: str, texts: list[str]) -> list[tuple[str, str]]:
@@ -304,7 +313,7 @@ def _open_savepoint(options: argparse.Namespace) -> "FlinkSavepoint":
 
     form = "OLD=NEW, such as --moved s3://old/flink=s3://new/flink"
     moved = dict(split_pair("--moved", pair, form) for pair in options.moved)
-    configure_stores(options, options.pointer, *moved.values(), getattr(options, "to", None))
+    configure_stores(options, options.pointer, *moved.values(), getattr(options, "target", None))
     return flink.open_savepoint(options.pointer, moved=moved, uids=options.uid)
 
 
@@ -345,7 +354,7 @@ def _print(shown: dict[str, Any]) -> None:
 
 FLINK = CommandGroup(
     "flink",
-    "show, import and export savepoints of Apache Flink jobs",
+    "read, import and export savepoints of Apache Flink",
     "action",
     [show_command, cat_command, import_command, export_command],
 )

@@ -52,10 +52,11 @@ _HISTORY_NUMBERS = ("batch", "took", "rows in", "rows out", "new", "referenced")
     options=[
         option(
             "directory",
+            metavar="DIRECTORY",
             help="URI of a checkpoint directory, of a job's directory, or of one with savepoints, such as "
             "file:///data/holdfast",
         ),
-        option("--job", metavar="ID", help="only those of this job"),
+        option("--job", metavar="JOB", help="only those of this job"),
         flag(
             "--history",
             "also checkpoints that retention has deleted, failed attempts, and restarts, as recorded "

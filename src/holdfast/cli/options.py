@@ -107,6 +107,21 @@ def list_option(name: str, metavar: str | None, help: str) -> Option:
     return option(name, action="append", default=[], metavar=metavar, help=help)
 
 
+def delete_options(deletion: str) -> Option:
+    """Return `--yes`, which performs a deletion, and `--dry-run`, which is the default."""
+
+    def add(parser: Any) -> None:
+        either = parser.add_mutually_exclusive_group()
+        either.add_argument("--yes", action="store_true", help=deletion)
+        either.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="delete nothing, and print the files that --yes would delete; the default",
+        )
+
+    return add
+
+
 def group(title: str, description: str, *options: Option) -> Option:
     """Return options with a separate heading in the help."""
 
@@ -128,8 +143,8 @@ def job_options(default: str) -> Option:
     return group(
         "state of operators",
         default,
-        option("--checkpoint-dir", metavar="URI", help="directory of their checkpoints"),
-        option("--job-id", metavar="JOB", help="their job"),
+        option("--checkpoint-dir", metavar="URI", help="URI of Holdfast's checkpoint directory"),
+        option("--job", metavar="JOB", help="id of the job in that directory"),
     )
 
 
@@ -137,12 +152,19 @@ def _properties_file(parser: Any) -> None:
     file = parser.add_argument(
         "--properties-file",
         metavar="FILE",
-        help="a file with such settings, like spark-defaults.conf",
+        help="file with such settings, in the format of spark-defaults.conf",
     )
     file.complete = shtab.FILE
 
 
-POINTER = option("pointer", help=POINTER_HELP)
+POINTER = option("pointer", metavar="POINTER", help=POINTER_HELP)
+
+SAVEPOINT_TARGET = option(
+    "target",
+    nargs="?",
+    metavar="TARGET",
+    help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
+)
 
 CHECKPOINT_LOCATION = option(
     "checkpoint_location",
@@ -170,7 +192,7 @@ ROWS = (
         "--limit",
         type=_parse_count,
         metavar="N",
-        help=f"maximum number of rows; without --json {ROW_LIMIT} by default",
+        help=f"maximum number of rows (default: {ROW_LIMIT}; all with --json)",
     ),
     json_option("one object a line"),
 )
@@ -178,11 +200,11 @@ ROWS = (
 
 STORES = group(
     "stores",
-    "without these, S3 is configured as for the AWS tools, HDFS by HADOOP_CONF_DIR",
+    "settings to reach the store; by default S3 is configured as for the AWS tools, HDFS by HADOOP_CONF_DIR",
     list_option(
         "--conf",
         "KEY=VALUE",
-        "a setting of the job's Spark, such as spark.hadoop.fs.s3a.endpoint; may be repeated",
+        "Spark setting of the job, such as spark.hadoop.fs.s3a.endpoint=https://store:9000; may be repeated",
     ),
     _properties_file,
 )
@@ -213,7 +235,7 @@ def require_spark() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         message = (
-            f"the command is for queries on Spark, and {error.name} is not installed; "
+            f"this command needs {error.name}, which is not installed: "
             "pip install 'holdfast[spark]'"
         )
         raise InvalidRequestError(message) from error

@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.options import (
     CHECKPOINT_LOCATION,
     NO_OPERATORS,
+    SAVEPOINT_TARGET,
     STORES,
-    CommandGroup,
     command,
     configuration,
+    delete_options,
     flag,
     job_options,
     json_option,
-    list_option,
     option,
     require_spark,
 )
 from holdfast.cli.output import (
+    bytes_text,
     interrupt_hint,
     print_json,
     print_line,
-    print_list,
     print_status,
     print_table,
-    write_and_print,
 )
 from holdfast.cli.properties_file import properties_line
 from holdfast.errors import InvalidRequestError
@@ -33,7 +32,7 @@ from holdfast.locations.storages import load_checkpoint, resolve_pointer
 from holdfast.spark_progress import iso_time
 
 if TYPE_CHECKING:
-    from holdfast.spark.savepoints import RollbackPoint
+    from holdfast.spark.savepoints import RollbackPoint, SavepointRequest
 
 
 @command(
@@ -50,12 +49,7 @@ if TYPE_CHECKING:
     """,
     options=[
         CHECKPOINT_LOCATION,
-        option(
-            "target",
-            nargs="?",
-            metavar="TARGET",
-            help="URI of the directory for it; by default spark.holdfast.savepoint.dir of --conf",
-        ),
+        SAVEPOINT_TARGET,
         option(
             "--base",
             metavar="POINTER",
@@ -70,28 +64,30 @@ if TYPE_CHECKING:
             "in a format that every backend can read",
         ),
         NO_OPERATORS,
+        flag("--dry-run", "check whether the savepoint can be taken, but write nothing"),
         json_option("one object"),
-        job_options("default: as recorded in the checkpointLocation"),
+        job_options("by default as recorded in the checkpointLocation"),
         STORES,
     ],
 )
 def savepoint_command(options: argparse.Namespace) -> int:
     """Take a savepoint, and print its pointer."""
     with require_spark():
-        from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415  # needs PySpark
+        from holdfast.spark.savepoints import QueryAddress, SavepointRequest  # noqa: PLC0415  # needs PySpark
         from holdfast.spark_progress import progress_of  # noqa: PLC0415  # needs PySpark
+    address = QueryAddress(
+        options.checkpoint_location,
+        options.checkpoint_dir,
+        options.job,
+        options.operators,
+        configuration(options),
+    )
+    request = SavepointRequest(address, options.target, options.base, options.format)
+    if options.dry_run:
+        return _preview_savepoint(request, as_json=options.json)
     hint = "if files are left, `holdfast clean --savepoint-dir` deletes them"
     with interrupt_hint(hint):
-        pointer = take_savepoint(
-            options.checkpoint_location,
-            options.target,
-            checkpoint_dir=options.checkpoint_dir,
-            job_id=options.job_id,
-            base=options.base,
-            format=options.format,
-            operators=options.operators,
-            configuration=configuration(options),
-        )
+        pointer = request.take()
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     progress = progress_of(metadata)
     if options.json:
@@ -112,9 +108,30 @@ def savepoint_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _preview_savepoint(request: "SavepointRequest", *, as_json: bool) -> int:
+    preview = request.preview()
+    if as_json:
+        print_json(
+            {
+                "pointer": None,
+                "query_id": preview.query_id,
+                "batch": preview.batch_id,
+                "job": preview.job_id,
+                "operators": preview.parallelism,
+                "bytes": preview.size_bytes,
+            }
+        )
+    print_status(
+        f"a savepoint of query {preview.query_id} after batch {preview.batch_id} needs "
+        f"{bytes_text(preview.size_bytes)} of files"
+    )
+    print_status("nothing was written")
+    return 0
+
+
 @command(
     "restore",
-    help="create a query from a savepoint",
+    help="create a checkpointLocation from a savepoint, to fork or move a query",
     description="Create a checkpointLocation from a savepoint; a query started with it resumes from there.\n\n"
     "It is a separate query, a fork, and may run concurrently with the original. Prints the\n"
     "settings to start it with, as lines for spark-submit --properties-file. Run the command\n"
@@ -127,7 +144,7 @@ def savepoint_command(options: argparse.Namespace) -> int:
         holdfast restore "$P" s3://new/spark --checkpoint-dir s3://new/state --keep-query-id
     """,
     options=[
-        option("pointer", metavar="POINTER", help="the savepoint: URI of its directory"),
+        option("pointer", metavar="POINTER", help="URI of the savepoint's directory"),
         option(
             "checkpoint_location",
             metavar="CHECKPOINT_LOCATION",
@@ -143,11 +160,12 @@ def savepoint_command(options: argparse.Namespace) -> int:
             action="append",
             default=[],
             metavar=("OLD", "NEW"),
-            help="old and new prefix of the URIs of input files; may be repeated",
+            help="rewrite the URIs of input files: replace prefix OLD by NEW; may be repeated",
         ),
+        flag("--dry-run", "check whether the restore can be done, but write nothing"),
         json_option("one object"),
         job_options(
-            "default: spark.holdfast.checkpoint.dir of --conf, and a job with the name of the query"
+            "by default spark.holdfast.checkpoint.dir of --conf, and a job with the name of the query"
         ),
         STORES,
     ],
@@ -155,25 +173,44 @@ def savepoint_command(options: argparse.Namespace) -> int:
 def restore_command(options: argparse.Namespace) -> int:
     """Restore the savepoint, and print the settings that the query needs."""
     with require_spark():
-        from holdfast.spark.savepoints import restore_savepoint  # noqa: PLC0415  # needs PySpark
+        from holdfast.spark.savepoints import plan_restore  # noqa: PLC0415  # needs PySpark
     paths = {old: new for old, new in options.paths}  # noqa: C416  # pairs are lists
     if len(paths) < len(options.paths):
         raise InvalidRequestError("--paths has the same old prefix twice")
+    planned = plan_restore(
+        options.pointer,
+        options.checkpoint_location,
+        checkpoint_dir=options.checkpoint_dir,
+        job_id=options.job,
+        keep_query_id=options.keep_query_id,
+        paths=paths,
+        configuration=configuration(options),
+    )
+    if options.dry_run:
+        if options.json:
+            print_json(
+                {
+                    "dry_run": True,
+                    "batch": planned.batch_id,
+                    "checkpoint_location": planned.location,
+                    "bytes": planned.size_bytes,
+                    "restored_before": planned.completed is not None,
+                }
+            )
+        print_status(
+            f"a query at {planned.location} would resume after batch {planned.batch_id}, "
+            f"with {bytes_text(planned.size_bytes)} of files"
+        )
+        print_status("nothing was written")
+        return 0
     hint = "run the command again to finish it; until then Spark can't start the query"
     with interrupt_hint(hint):
-        restored = restore_savepoint(
-            options.pointer,
-            options.checkpoint_location,
-            checkpoint_dir=options.checkpoint_dir,
-            job_id=options.job_id,
-            keep_query_id=options.keep_query_id,
-            paths=paths,
-            configuration=configuration(options),
-        )
+        restored = planned.run()
     if options.json:
         fields = asdict(restored)
         print_json(
             {
+                "dry_run": False,
                 "query_id": fields.pop("query_id"),
                 "batch": fields.pop("batch_id"),
                 "job": fields.pop("job_id"),
@@ -204,10 +241,13 @@ def _target(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         type=lambda text: int(text) if text.isascii() and text.isdigit() else text,
         metavar="ID",
-        help="for a query with operators: id of a retained checkpoint, or the URI of its directory",
+        help="for queries with operators: id of a retained checkpoint, or the URI of its directory",
     )
     target.add_argument(
-        "--batch", type=int, metavar="N", help="for any other query: the last batch to keep"
+        "--batch",
+        type=int,
+        metavar="N",
+        help="for queries without Holdfast operators: last batch to keep",
     )
 
 
@@ -232,9 +272,9 @@ def _target(parser: argparse.ArgumentParser) -> None:
         CHECKPOINT_LOCATION,
         _target,
         NO_OPERATORS,
-        flag("--yes", "roll back"),
+        delete_options("roll back"),
         json_option("one object; a list of them without --checkpoint and --batch"),
-        job_options("default: as recorded in the checkpointLocation"),
+        job_options("by default as recorded in the checkpointLocation"),
         STORES,
     ],
 )
@@ -244,7 +284,7 @@ def rollback_command(options: argparse.Namespace) -> int:
         from holdfast.spark.savepoints import preview_rollback, roll_back, rollback_points  # noqa: PLC0415  # needs PySpark
     query: dict[str, Any] = {
         "checkpoint_dir": options.checkpoint_dir,
-        "job_id": options.job_id,
+        "job_id": options.job,
         "operators": options.operators,
         "configuration": configuration(options),
     }
@@ -315,114 +355,3 @@ def _print_points(points: "list[RollbackPoint]", *, as_json: bool) -> int:
     name = "--batch" if points[0].checkpoint is None else "--checkpoint"
     print_status(f"{name} with one of these prints the files that a rollback would delete")
     return 0
-
-
-@command(
-    "spark-state",
-    help="state of a stopped query with Spark's transformWithState",
-    description=(
-        "Convert the state of a stopped query with Spark's own transformWithState, in Python, to a\n"
-        "savepoint.\n\n"
-        "`holdfast restore` creates a checkpointLocation from it, from which the same processor resumes\n"
-        "with keyed(rows, key, uid=...).transformWithState(...): after the last committed batch, with\n"
-        "values, lists, maps, times to live, timers and the watermark. The query itself is only read.\n"
-        "Kept and lost state is reported before anything is written.\n\n"
-        "A Spark in this process, with the settings of --conf, reads the state. Only the URI of the\n"
-        "savepoint is printed on standard output."
-    ),
-    examples="""
-        holdfast import spark-state file:///data/counts-spark --uid counts --parallelism 4 --dry-run
-        P=$(holdfast import spark-state file:///data/counts-spark --uid counts --parallelism 4 \
---ttl seen=3600000 --to file:///data/savepoints)
-        holdfast restore "$P" file:///data/counts-moved --checkpoint-dir file:///data/holdfast
-    """,
-    options=[
-        CHECKPOINT_LOCATION,
-        option("--uid", required=True, help="uid of the operator, as in keyed(..., uid=)"),
-        option(
-            "--parallelism",
-            required=True,
-            type=int,
-            metavar="N",
-            help="number of its subtasks; the query may use another number",
-        ),
-        option(
-            "--max-parallelism",
-            type=int,
-            metavar="N",
-            help="number of its key groups; it can't be changed later",
-        ),
-        option(
-            "--to",
-            metavar="TARGET",
-            help="URI of the directory for the savepoint; by default spark.holdfast.savepoint.dir of --conf",
-        ),
-        list_option(
-            "--ttl",
-            "STATE=MS",
-            "time to live of a state's values, as declared by the processor: Spark stores only their time of "
-            "expiry; may be repeated",
-        ),
-        flag("--dry-run", "report the result, but write nothing"),
-        json_option("one object"),
-        STORES,
-    ],
-)
-def import_command(options: argparse.Namespace) -> int:
-    """Report kept and lost state, then write the savepoint, and print its pointer."""
-    with require_spark():
-        from pyspark.sql import SparkSession  # noqa: PLC0415  # needs PySpark
-
-        from holdfast.spark.state_import import SparkStateImport  # noqa: PLC0415  # needs PySpark
-    settings = configuration(options)
-    ttl_ms = _times_to_live(options.ttl)
-    builder = SparkSession.builder.appName("holdfast import")
-    if "spark.master" not in settings and SparkSession.getActiveSession() is None:
-        builder = builder.master("local[*]").config("spark.ui.enabled", "false")
-    builder.config(map=dict(settings)).getOrCreate()
-    planned = SparkStateImport.of(
-        options.checkpoint_location,
-        uid=options.uid,
-        parallelism=options.parallelism,
-        max_parallelism=options.max_parallelism,
-        ttl_ms=ttl_ms,
-        configuration=settings,
-    )
-    batch_id = planned.query.batch.batch_id
-    print_status(
-        f"operator {options.uid} resumes after batch {batch_id}, by {planned.state.key.names}, with"
-    )
-    for name, kind in planned.kept.items():
-        print_status(f"  {name}: {kind}")
-    print_list("lost:", planned.lost)
-    write_and_print(
-        options,
-        lambda: planned.write(options.to),
-        {
-            "query_id": planned.query.stored.query_id,
-            "batch": batch_id,
-            "key": planned.state.key.names,
-            "kept": planned.kept,
-            "lost": planned.lost,
-        },
-        hint="`holdfast clean` with --savepoint-dir deletes the incomplete savepoint",
-        next_step="create a checkpointLocation from the savepoint with `holdfast restore`",
-    )
-    return 0
-
-
-def _times_to_live(pairs: list[str]) -> dict[str, int]:
-    """Parse milliseconds by the name of a state. Raises `InvalidRequestError`."""
-    times = {}
-    for pair in pairs:
-        name, _, number = pair.rpartition("=")
-        if not name or not number.isdecimal():
-            message = f"--ttl takes STATE=MS, such as --ttl seen=3600000, got {pair!r}"
-            raise InvalidRequestError(message)
-        times[name] = int(number)
-    return times
-
-
-IMPORT = CommandGroup(
-    "import", "convert state of other engines to a savepoint", "source", [import_command]
-)

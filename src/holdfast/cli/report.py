@@ -20,23 +20,27 @@ from holdfast.errors import InvalidRequestError
     "sweep would delete. The file is self-contained, without scripts.",
     examples="""
         holdfast report file:///data/holdfast -o report.html
-        holdfast report s3://bucket/checkpoints --savepoints s3://bucket/savepoints -o report.html
+        holdfast report s3://bucket/checkpoints --savepoint-dir s3://bucket/savepoints -o report.html
         holdfast report file:///data/holdfast --json
     """,
     options=[
-        option("directory", help="URI of the directory, such as file:///data/holdfast"),
+        option(
+            "directory",
+            metavar="DIRECTORY",
+            help="URI of the directory, such as file:///data/holdfast",
+        ),
         option("-o", "--output", metavar="FILE", help="the file to write; stdout if not given"),
-        option("--savepoints", metavar="URI", help="another directory to search for savepoints"),
+        option("--savepoint-dir", metavar="URI", help="another directory to search for savepoints"),
         json_option("the values of the page"),
         STORES,
     ],
 )
 def report_command(options: argparse.Namespace) -> int:
     """Write the page."""
-    configure_stores(options, options.directory, options.savepoints)
+    configure_stores(options, options.directory, options.savepoint_dir)
     now_ms = options.clock.now_ms()
     if options.json:
-        report = gather_report(options.directory, options.savepoints, now_ms=now_ms)
+        report = gather_report(options.directory, options.savepoint_dir, now_ms=now_ms)
         content = json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False) + "\n"
     else:
         try:
@@ -44,7 +48,7 @@ def report_command(options: argparse.Namespace) -> int:
         except ModuleNotFoundError as error:
             message = f"the page needs {error.name}; pip install 'holdfast[report]'"
             raise InvalidRequestError(message) from error
-        report = gather_report(options.directory, options.savepoints, now_ms=now_ms)
+        report = gather_report(options.directory, options.savepoint_dir, now_ms=now_ms)
         content = render_page(report)
     # A name on a disk may have bytes that are not UTF-8.
     data = content.encode("utf-8", "backslashreplace")

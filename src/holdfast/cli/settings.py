@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from holdfast.cli.options import command, json_option, option, require_spark
-from holdfast.cli.output import print_json
+from holdfast.cli.output import print_json, print_status
 
 _MARGIN = "    "
 
@@ -17,7 +17,7 @@ _MARGIN = "    "
     description="Print every spark.holdfast.* key, its default and what it means.",
     examples="""
         holdfast settings
-        holdfast settings s3 retries
+        holdfast settings s3 timeout
     """,
     options=[
         option("words", nargs="*", metavar="WORD", help="only settings with these words"),
@@ -33,6 +33,8 @@ def settings_command(options: argparse.Namespace) -> int:
     elif rows:
         width = shutil.get_terminal_size().columns
         print("\n\n".join(_paragraph(row, width) for row in rows))
+    if not rows:
+        print_status(f"no setting contains {' and '.join(map(repr, options.words))}")
     return 0 if rows else 1
 
 

@@ -61,7 +61,7 @@ class _Selection:
         holdfast verify --all s3://bucket/checkpoints
     """,
     options=[
-        option("pointers", nargs="+", metavar="pointer", help=POINTER_HELP),
+        option("pointers", nargs="+", metavar="POINTER", help=POINTER_HELP),
         flag(
             "--all",
             "all checkpoints and savepoints below the given directories, not only the newest",

@@ -31,9 +31,11 @@ def normalize(uri: str | os.PathLike[str]) -> str:
     uri = text(uri)
     parts = URI.fullmatch(uri)
     if parts is None:
-        raise InvalidRequestError(NO_SCHEME, uri)
+        raise InvalidRequestError(NO_SCHEME, uri, kind="location")
     if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in uri):
-        raise InvalidRequestError("location has a character that no store accepts", ascii(uri))
+        raise InvalidRequestError(
+            "location has a character that no store accepts", ascii(uri), kind="location"
+        )
     scheme, authority, path = parts["scheme"].lower(), parts["authority"] or "", parts["path"]
     refuse_password(uri)
     if has_query(parts):
@@ -41,12 +43,12 @@ def normalize(uri: str | os.PathLike[str]) -> str:
             "location has a query ('?'), which could contain a secret; configure secrets in the store's "
             "own configuration and name the directory without a query"
         )
-        raise InvalidRequestError(message, uri)
+        raise InvalidRequestError(message, uri, kind="location")
     if scheme == "file" and authority not in ("", "localhost"):
         message = f"local location names a host, {authority!r}; write file:/// with three slashes"
-        raise InvalidRequestError(message, uri)
+        raise InvalidRequestError(message, uri, kind="location")
     if path and not path.startswith("/"):
-        raise InvalidRequestError("path of the location must be absolute", uri)
+        raise InvalidRequestError("path of the location must be absolute", uri, kind="location")
     _refuse_unstorable(scheme.removeprefix("fsspec+"), path, uri)
     if scheme == "file":
         authority = ""
@@ -67,14 +69,14 @@ def _refuse_unstorable(scheme: str, path: str, uri: str) -> None:
                 f"location has the character {character!a} in its path, which {scheme}:// can't have in "
                 "names; use another name"
             )
-            raise InvalidRequestError(message, ascii(uri))
+            raise InvalidRequestError(message, ascii(uri), kind="location")
     if scheme in ("hdfs", "viewfs") and ":" in path:
         message = "location has a ':' in its path, which HDFS can't have in names; use another name"
-        raise InvalidRequestError(message, uri)
+        raise InvalidRequestError(message, uri, kind="location")
     length = len(path.encode())
     if scheme in ("s3", "s3a") and length > _MAX_S3_KEY_BYTES:
         message = f"location's path has {length} bytes, and S3 takes at most {_MAX_S3_KEY_BYTES}"
-        raise InvalidRequestError(message, uri)
+        raise InvalidRequestError(message, uri, kind="location")
 
 
 def is_normalized(uri: str) -> bool:
@@ -98,7 +100,7 @@ def refuse_password(uri: str) -> None:
             "location has a password in it, and locations are written to logs and metadata; "
             "configure it in the store's own configuration"
         )
-        raise InvalidRequestError(message, uri)
+        raise InvalidRequestError(message, uri, kind="location")
 
 
 def text(uri: str | os.PathLike[str]) -> str:
@@ -118,7 +120,7 @@ def checkpoint_directory(uri: str | os.PathLike[str]) -> str:
     directory = normalize(uri)
     if local_path(directory) == "/":
         message = "the root directory can't be used for checkpoints; name a directory below it"
-        raise InvalidRequestError(message, os.fspath(uri))
+        raise InvalidRequestError(message, os.fspath(uri), kind="location")
     return directory
 
 

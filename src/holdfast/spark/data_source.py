@@ -4,7 +4,6 @@ Spark finds it in the package `pyspark_holdfast`. Options select a view, the dri
 second half casts Arrow data to Spark types that preserve every value.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from holdfast.spark.compat import (
 )
 from holdfast.spark.event_time import check_rows_per_batch
 from holdfast.spark.sessions import register_source
-from holdfast.spark.settings import Stores, check_settings, is_of_stores
+from holdfast.spark.settings import Stores, check_settings, is_of_stores, nearest
 from holdfast.spark_progress import subtasks
 
 SETTINGS = "settings"
@@ -215,9 +214,13 @@ def _scan_in_tasks(spark: SparkSession, view: StateView) -> DataFrame:
 def _check(keys: Iterable[str]) -> None:
     for key in keys:
         if key not in _OPTIONS and not key.startswith(_OPTIONS_OF_STORES):
-            nearest = difflib.get_close_matches(key, _OPTIONS, n=1, cutoff=0.0)[0]
-            message = f"no option {key!r}; did you mean {nearest!r}?"
-            raise InvalidRequestError(message)
+            similar = nearest(key, _OPTIONS)
+            suggestion = (
+                f"options are {', '.join(_OPTIONS)}"
+                if similar is None
+                else f"did you mean {similar!r}?"
+            )
+            raise InvalidRequestError(f"no option {key!r}; {suggestion}")
 
 
 def _decode(text: str, type: Any, message: str) -> Any:

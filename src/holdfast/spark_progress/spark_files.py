@@ -79,7 +79,7 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
     encoded = metadata.coordinator_states.get(SPARK_FILES)
     if encoded is None:
         message = "not a savepoint of a query; take_savepoint makes one"
-        raise InvalidRequestError(message, directory)
+        raise InvalidRequestError(message, directory, kind="not-a-savepoint")
     try:
         decoded = _DECODER.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -183,7 +183,7 @@ def query_id_of(checkpoint_location: str) -> str:
     """
     if METADATA not in names_in(checkpoint_location):
         message = "no query has its checkpointLocation here: there is no 'metadata' file"
-        raise InvalidRequestError(message, checkpoint_location)
+        raise InvalidRequestError(message, checkpoint_location, kind="no-query")
     uri = f"{checkpoint_location}/{METADATA}"
     try:
         return _METADATA_DECODER.decode(read(uri)).id
@@ -192,7 +192,7 @@ def query_id_of(checkpoint_location: str) -> str:
             "query's id can't be read; if a restore or a rollback was interrupted here, repeat it "
             f"first ({error})"
         )
-        raise CheckpointCorruptedError(message, uri) from error
+        raise CheckpointCorruptedError(message, uri, kind="unfinished") from error
 
 
 def with_query_id(content: bytes, query_id: str) -> str:

@@ -52,7 +52,7 @@ def check_disjoint(checkpoint_location: str, checkpoint_dir: str | None, job_id:
             f"checkpoint directory {redact(checkpoint_dir)} and the query's checkpointLocation overlap; "
             "set a checkpoint directory outside of the checkpointLocation"
         )
-        raise InvalidRequestError(message, checkpoint_location)
+        raise InvalidRequestError(message, checkpoint_location, kind="overlap")
 
 
 def is_within(uri: str, directory: str) -> bool:

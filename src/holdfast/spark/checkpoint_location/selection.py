@@ -49,8 +49,9 @@ def select(paths: Collection[str], batch: LoggedBatch) -> list[str]:
     for path in sorted(listed):
         if path.partition("/")[0] not in _TOP:
             raise InvalidRequestError(
-                f"there is {path!r}, which this version doesn't know how to copy or take back; it is "
-                "not one of Spark's files"
+                f"can't copy or roll back {path!r} in the checkpointLocation: it is not a file of Spark that this "
+                "version knows",
+                kind="not-copyable",
             )
     return sorted(
         [
@@ -99,8 +100,9 @@ def _select_operators(listed: frozenset[str], batch_id: int) -> list[str]:
         writer = writing_batch(path)
         if writer is None and "_metadata" not in path.split("/"):
             raise InvalidRequestError(
-                f"state has {path!r}, which this version doesn't know how to copy or take back; it "
-                "knows the state stores that Spark brings, in files of HDFS and in RocksDB"
+                f"can't copy or roll back {path!r} in Spark's state: this version knows only the state "
+                "stores that Spark brings, in files of HDFS and in RocksDB",
+                kind="not-copyable",
             )
         if writer is None or writer <= batch_id:
             selected.append(path)
@@ -113,8 +115,9 @@ def _select_source_entries(listed: frozenset[str], batch: LoggedBatch) -> list[s
         if path.startswith("sources/"):
             if source_entry(path) is None:
                 raise InvalidRequestError(
-                    f"a source keeps {path!r}, which this version doesn't know how to copy; "
-                    "it knows logs such as those of files, Kafka and Iceberg"
+                    f"can't copy {path!r} of a source: this version knows only logs such as those of "
+                    "files, Kafka and Iceberg",
+                    kind="not-copyable",
                 )
             logs[path.split("/")[1]].append(path)
     for source, offset in batch.offsets.log_offsets.items():

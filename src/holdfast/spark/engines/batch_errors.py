@@ -29,7 +29,7 @@ _INTERRUPTIONS = (
 """Java's names, as in Spark's `IO_EXCEPTION_NAMES`."""
 
 _HOLDFAST_ERROR_AT_END = re.compile(
-    rf"^{re.escape(errors.__name__)}\.(?P<name>\w+): (?P<message>(?:(?!^  File ).)+?)(?:\s+SQLSTATE: \w+)?\s*\Z",
+    rf"^{re.escape(errors.__name__)}\.(?P<name>\w+): (?P<message>(?:(?!^  File ).)+?)(?: \[HF-(?P<kind>[A-Z-]+)\])?(?:\s+SQLSTATE: \w+)?\s*\Z",
     re.MULTILINE | re.DOTALL,
 )
 """The last lines of a traceback whose last error is ours: no line of code follows it."""
@@ -61,10 +61,12 @@ def error_of_task(error: BaseException) -> CheckpointError | None:
     if not isinstance(error, PySparkException):
         return None
     match = _HOLDFAST_ERROR_AT_END.search(str(error).partition("\n\tat ")[0])
-    kind = getattr(errors, match["name"], None) if match else None
-    if match is None or not (isinstance(kind, type) and issubclass(kind, CheckpointError)):
+    error_class = getattr(errors, match["name"], None) if match else None
+    if match is None or not (
+        isinstance(error_class, type) and issubclass(error_class, CheckpointError)
+    ):
         return None
-    return kind(match["message"])
+    return error_class(match["message"], kind=(match["kind"] or "").lower())
 
 
 def filter_py4j_log() -> None:

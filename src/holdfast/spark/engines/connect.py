@@ -93,7 +93,8 @@ class ConnectEngine:
         if settings.checkpoint_storage == "memory" and settings.checkpoint_dir is None:
             raise InvalidRequestError(
                 "with Spark Connect the storage memory needs a directory: the process that runs "
-                f"batches ends with the query, and the state with it; set {PREFIX}checkpoint.dir"
+                f"batches ends with the query, and the state with it; set {PREFIX}checkpoint.dir",
+                kind="setting",
             )
 
     def needs_rows(self, query: RunningQuery) -> bool:
@@ -152,7 +153,7 @@ class ConnectEngine:
         if len(running) > 1:
             running = [query for query in running if self._is_redacted(query)]
         if len(running) != 1:
-            message = f"unknown to which of the session's {len(running)} queries this batch belongs"
+            message = f"can't determine which of the session's {len(running)} queries this batch belongs to"
             raise InvalidRequestError(message)
         return running[0]
 

@@ -139,8 +139,8 @@ class Operator:
             raise InvalidRequestError(message)
         if not self.drops_late_rows:
             raise InvalidRequestError(
-                f"operator {self.uid!r} has event_time, the column to drop late rows, but its function is "
-                "not in event time, or keeps late rows; remove event_time"
+                f"operator {self.uid!r} sets event_time, but its function does not drop late rows: its time_mode "
+                "is not 'event', or it keeps late rows; remove event_time"
             )
 
     def _check_key(self) -> None:

@@ -346,9 +346,10 @@ class BatchRun:
         known = self._pending.key_types.setdefault(operator.uid, key_types)
         if known != key_types:
             raise InvalidRequestError(
-                f"the key {', '.join(operator.key)} of operator {operator.uid!r} is now of type "
-                f"{', '.join(key_types)}, and was {', '.join(known)}: rows would be routed to other "
-                "subtasks than their state. Cast the columns to the earlier types"
+                f"the key {', '.join(operator.key)} of operator {operator.uid!r} changed its type from "
+                f"{', '.join(known)} to {', '.join(key_types)}, which changes its hash: rows would be routed "
+                "to other subtasks than their state. Cast the columns to the earlier types",
+                kind="key-changed",
             )
 
     def _broadcast_rows(self, operator: Operator, frame: DataFrame | None) -> pa.Table | None:
@@ -358,7 +359,7 @@ class BatchRun:
             frame = operator.broadcast(self._engine.session, self._pending.batch_id)
         elif operator.broadcast is not None:
             raise InvalidRequestError(
-                f"operator {uid!r} has a broadcast function; remove it, or apply(..., broadcast=)"
+                f"operator {uid!r} already has a broadcast function; remove broadcast= from apply(...)"
             )
         if isinstance(operator.function, BroadcastProcessFunction):
             name = f"broadcast rows of operator {uid!r}, a BroadcastProcessFunction,"
@@ -411,7 +412,10 @@ def _require_batch(frame: object, name: str) -> DataFrame:
     if not isinstance(frame, DataFrame):
         raise InvalidRequestError(f"{name} must be a DataFrame, not {type(frame).__name__}")
     if frame.isStreaming:
-        message = f"{name} are a stream; derive them from the rows that are passed to the function"
+        message = (
+            f"{name} are a streaming DataFrame, not a static one; derive them from the batch that is "
+            "passed to the function"
+        )
         raise InvalidRequestError(message)
     return frame
 

@@ -67,7 +67,7 @@ class Continuation:
                 "another job id or checkpoint directory for this query, or restore its old "
                 "checkpointLocation"
             )
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="other-query")
         if not self.allow_non_restored_state:
             self._check_unused_operators(metadata, pointer)
             self._check_unused_sinks(metadata, pointer)
@@ -154,7 +154,7 @@ class Continuation:
                 "call of stateful(...) runs them in the same foreachBatch, combine them with "
                 "stateful_query(...)"
             )
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="removed-operator")
 
     def _check_unused_sinks(self, metadata: CheckpointMetadata, pointer: str) -> None:
         sinks = unused_sink_states(metadata.coordinator_states, self.sinks)
@@ -164,7 +164,7 @@ class Continuation:
                 "may refer to output that is not committed yet. Restore the sinks, or, to drop that output, "
                 "set spark.holdfast.checkpoint.allow-non-restored-state to true"
             )
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="removed-operator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +320,7 @@ def _check_same_partitioning(operator: Operator, stored: StoredOperator, pointer
             f"partitioned {before}; use that partitioning, or set a new uid to start without state. If a "
             "column of the key was renamed, give it the old name before the operator"
         )
-        raise InvalidRequestError(message, pointer)
+        raise InvalidRequestError(message, pointer, kind="key-changed")
     if not operator.key or operator.parallelism in {None, stored.parallelism}:
         return
     unkeyed = sorted(
@@ -341,7 +341,7 @@ def _check_same_partitioning(operator: Operator, stored: StoredOperator, pointer
             f"can't follow the keys from parallelism {stored.parallelism} to {operator.parallelism}; restart with "
             f"parallelism={stored.parallelism}. To rescale, first move it to keyed state (context.keyed_state_store)"
         )
-        raise InvalidRequestError(message, pointer)
+        raise InvalidRequestError(message, pointer, kind="parallelism")
 
 
 def _describe_partitioning(key: tuple[str, ...], key_hash: str) -> str:
@@ -350,9 +350,10 @@ def _describe_partitioning(key: tuple[str, ...], key_hash: str) -> str:
 
 def _gap_error(problem: str, location: str) -> BatchGapError:
     message = (
-        f"state and stream are out of sync: {problem} (batch ids). Either Spark's checkpointLocation or "
-        "the checkpoint directory was changed, moved or deleted without the other (restore the missing "
-        "one, or start again with a new checkpointLocation), or another driver also runs this query"
+        f"state and stream are out of sync: {problem} (batch ids). Nothing was written. Either Spark's "
+        "checkpointLocation or the checkpoint directory was changed, moved or deleted without the other, or "
+        "another driver also runs this query. Restore the missing directory or stop the other driver; "
+        "otherwise `holdfast rollback CHECKPOINT_LOCATION` lists the batches that the query can go back to"
     )
     return BatchGapError(message, location)
 

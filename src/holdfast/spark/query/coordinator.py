@@ -194,7 +194,11 @@ class CheckpointCoordinator:
         """Commit a checkpoint with the state of the last one, if `can_reuse_state`. Raises as `complete` does."""
         last = self.latest
         if last is None or not self.can_reuse_state(pending):
-            raise InvalidRequestError("the state of the last checkpoint is deleted with that")
+            message = (
+                "can't reuse the last checkpoint's state: its files are deleted together with that "
+                "checkpoint"
+            )
+            raise InvalidRequestError(message)
         operators = {
             uid: _without_work(last.metadata.operators[uid]) for uid in self._continuation.operators
         }

@@ -307,7 +307,8 @@ def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) ->
             "has completed the batch without their rows; when the query is started again the batch "
             "is skipped. Call stateful(...) once a batch: pass several operators, or an operator for "
             "several streams, to stateful_query(...). To process these rows, roll the query back to the "
-            "checkpoint before"
+            "checkpoint before",
+            kind="batch-split",
         )
     _last_calls.pop(query.query_id, None)
     call = _last_calls[query.query_id] = _Call(query.run_id, batch_id)

@@ -12,7 +12,7 @@ Each begins with a `QueryAddress`, the arguments that name a query, and the `Sto
 
 from holdfast.spark.savepoints.change_notes import RESTORED_FILE, is_attempt
 from holdfast.spark.savepoints.copier import Copier
-from holdfast.spark.savepoints.restore import RestoredQuery, restore_savepoint
+from holdfast.spark.savepoints.restore import RestoredQuery, plan_restore, restore_savepoint
 from holdfast.spark.savepoints.rollback import (
     RollbackPoint,
     RollbackPreview,
@@ -21,20 +21,23 @@ from holdfast.spark.savepoints.rollback import (
     rollback_points,
 )
 from holdfast.spark.savepoints.state_rewrite import StateRewrite
-from holdfast.spark.savepoints.stored_query import application_id
-from holdfast.spark.savepoints.take import stop_with_savepoint, take_savepoint
+from holdfast.spark.savepoints.stored_query import QueryAddress, application_id
+from holdfast.spark.savepoints.take import SavepointRequest, stop_with_savepoint, take_savepoint
 from holdfast.spark.savepoints.write import NewOperator, write_savepoint
 
 __all__ = [
     "RESTORED_FILE",
     "Copier",
     "NewOperator",
+    "QueryAddress",
     "RestoredQuery",
     "RollbackPoint",
     "RollbackPreview",
+    "SavepointRequest",
     "StateRewrite",
     "application_id",
     "is_attempt",
+    "plan_restore",
     "preview_rollback",
     "restore_savepoint",
     "roll_back",

@@ -121,7 +121,7 @@ class Change:
             publish(uri, msgspec.json.encode(self.note), single_writer=True)
         except CheckpointConflictError as error:
             message = "another operation on this checkpointLocation is unfinished; finish it first"
-            raise InvalidRequestError(message, self.location) from error
+            raise InvalidRequestError(message, self.location, kind="unfinished") from error
         last = newest_attempt(self.location)
         number = 1 if last is None else last.number + 1
         attempt = Attempt(number=number, token=uuid.uuid4().hex, paths=dict(paths or {}))
@@ -211,8 +211,8 @@ def _publish_attempt(checkpoint_location: str, attempt: Attempt) -> None:
 
 def _conflict_error(checkpoint_location: str) -> CheckpointConflictError:
     message = (
-        "another process has begun the same operation here; wait for it to finish, or repeat the operation once it has "
-        "stopped"
+        "another process is restoring or rolling back this checkpointLocation; wait until it has finished, or, if "
+        "it is dead, repeat the operation"
     )
     return CheckpointConflictError(message, checkpoint_location, kind="contended")
 

@@ -102,7 +102,7 @@ def _check_base(base: CompletedCheckpoint, query_id: str) -> None:
     claimant = read_claim(pointer)
     if claimant is not None:
         message = f"base was claimed by job {claimant.job_id!r}, which deletes it; pass another base, or none"
-        raise InvalidRequestError(message, pointer)
+        raise InvalidRequestError(message, pointer, kind="not-claimable")
     owner = progress_of(base.metadata).query_id
     if owner != query_id:
         message = f"base is a savepoint of another query, {owner}; this is {query_id}"

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.common import checkpoint_directory
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.handles import files_of
 from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, resolve_pointer
 from holdfast.redaction import redact
 from holdfast.spark import sessions
@@ -55,11 +56,18 @@ from holdfast.spark.savepoints.change_notes import (
 from holdfast.spark.savepoints.restored_query import (
     RestoredJob,
     check_files,
+    check_moves,
     clear,
     write_spark_files,
 )
 from holdfast.spark.savepoints.stored_query import configuration_of, use_stores
-from holdfast.spark_progress import SparkFiles, directories_of, progress_of, spark_files_of
+from holdfast.spark_progress import (
+    SparkFiles,
+    all_streams,
+    directories_of,
+    progress_of,
+    spark_files_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +138,31 @@ def restore_savepoint(
             in the directory.
         StorageUnavailableError: Something could not be read or written; repeat the restore.
     """
+    restore = plan_restore(
+        pointer,
+        checkpoint_location,
+        checkpoint_dir=checkpoint_dir,
+        job_id=job_id,
+        keep_query_id=keep_query_id,
+        paths=paths,
+        shuffle_partitions=shuffle_partitions,
+        configuration=configuration,
+    )
+    return restore.run()
+
+
+def plan_restore(
+    pointer: str | PathLike[str],
+    checkpoint_location: str | PathLike[str],
+    *,
+    checkpoint_dir: str | PathLike[str] | None = None,
+    job_id: str | None = None,
+    keep_query_id: bool = False,
+    paths: Mapping[str, str] | None = None,
+    shuffle_partitions: int | None = None,
+    configuration: Mapping[str, str] | None = None,
+) -> "Restore":
+    """Return a restore that was checked, and write nothing. Arguments and errors of `restore_savepoint`."""
     configuration = configuration_of(configuration)
     use_stores(configuration, str(pointer), str(checkpoint_location))
     savepoint = load_checkpoint(resolve_pointer(pointer))
@@ -160,63 +193,56 @@ def restore_savepoint(
     )
     change = Change(location, note)
     if earlier is None and names_in(location):
-        message = "something is there already; pass a new directory, or delete this one if it is not needed"
-        raise InvalidRequestError(message, location)
+        message = (
+            "the new checkpointLocation is not empty, and nothing was restored; pass another directory, or "
+            "delete this one if it is not needed"
+        )
+        raise InvalidRequestError(message, location, kind="not-empty")
     has_expected_id = keep_query_id == (query_id == savepoint_query)
     if earlier is not None and (earlier != change or not has_expected_id):
         raise _other_operation_error(earlier, change)
-    restore = _Restore(savepoint, spark_files, change, job, Moves(paths or {}))
-    if completed is not None:
-        restore.check_unchanged(completed)
-    else:
-        restore.run(is_repeated=earlier is not None)
-    if change_at(location) == change:
-        change.forget()
-    batch_id = progress_of(savepoint.metadata).batch_id
-    _log.info(
-        "%s %s after batch %d at %s",
-        "had restored" if completed else "restored",
-        savepoint.location.external_pointer,
-        batch_id,
-        location,
-    )
-    return RestoredQuery(
-        query_id=query_id,
-        checkpoint_location=location,
-        batch_id=batch_id + (shuffle_partitions is not None),
-        job_id=job.job_id if job else None,
-        settings=spark_files.settings | (job.settings if job else {}),
-        restored_before=completed is not None,
-    )
+    restore = Restore(savepoint, spark_files, change, job, Moves(paths or {}), completed)
+    restore.check()
+    return restore
 
 
 def _other_operation_error(earlier: Change, wanted: Change) -> InvalidRequestError:
     note = earlier.note
     if note.kind != RESTORE:
-        message = f"a {note.kind} was begun here and is not finished; repeat that"
-        return InvalidRequestError(message, earlier.location)
+        message = f"a {note.kind} was begun here and is not finished; repeat it first, with the same arguments"
+        return InvalidRequestError(message, earlier.location, kind="unfinished")
     job = f", job {note.job_id} in {note.checkpoint_dir}" if note.job_id else ""
     arguments = f"query {note.query_id}{job}, shuffle_partitions {note.shuffle_partitions}"
     if earlier.is_finished():
         other = "with other arguments" if note.to == wanted.note.to else "from another savepoint"
         message = f"a restored query is here, {other} ({arguments}); pass a new directory"
-    else:
-        message = (
-            f"another restore was begun here ({arguments}) and is not finished; repeat it with the same "
-            "arguments, or delete the directory"
-        )
-    return InvalidRequestError(message, earlier.location)
+        return InvalidRequestError(message, earlier.location, kind="already-restored")
+    message = (
+        f"another restore was begun here ({arguments}) and is not finished; repeat it with the same "
+        "arguments, or delete the directory"
+    )
+    return InvalidRequestError(message, earlier.location, kind="unfinished")
 
 
 @dataclass(frozen=True, slots=True)
-class _Restore:
-    """A restore of a savepoint to a checkpointLocation."""
+class Restore:
+    """A restore of a savepoint to a checkpointLocation.
+
+    Attributes:
+        savepoint: The savepoint.
+        spark_files: Spark's files in it.
+        change: The restore, as its note in the checkpointLocation stores it.
+        job: The new job of the query's operators; None without operators.
+        moves: New places of input files.
+        completed: The same restore, if it was completed before.
+    """
 
     savepoint: CompletedCheckpoint
     spark_files: SparkFiles
     change: Change
     job: RestoredJob | None
     moves: Moves
+    completed: CompletedRestore | None
 
     @property
     def location(self) -> str:
@@ -224,28 +250,64 @@ class _Restore:
 
     @property
     def batch_id(self) -> int:
+        """The last batch of the savepoint."""
         return progress_of(self.savepoint.metadata).batch_id
 
-    def run(self, *, is_repeated: bool) -> None:
-        """Restore the files and the job, then write the note of the completed restore."""
+    @property
+    def size_bytes(self) -> int:
+        """Length of the savepoint's files."""
+        return sum(file.size for file in files_of(all_streams(self.savepoint)))
+
+    def check(self) -> None:
+        """Refuse a restore that can't be done. Errors are those of `restore_savepoint`."""
+        attempt = newest_attempt(self.location)
+        if self.completed is not None:
+            if not self._has_files():
+                message = "the restored query was changed since; pass a new directory"
+                raise InvalidRequestError(message, self.location, kind="already-restored")
+            self._check_paths(self.completed.paths)
+        elif attempt is not None and attempt.is_done:
+            self._has_files()  # for its error
+            self._check_paths(attempt.paths)
+        else:
+            check_moves(self.spark_files, self.location, self.moves)
         if self.job is not None:
-            self.job.is_restored(self.change)  # for its error, before anything is written
-        attempt = self._finish_earlier_attempt() if is_repeated else None
-        attempt = attempt or self._begin()
+            self.job.is_restored(self.change)  # for its error
+
+    def run(self) -> RestoredQuery:
+        """Restore the files and the job, unless that was done before."""
+        if self.completed is not None:
+            self._restore_job()
+        else:
+            self._restore()
+        if change_at(self.location) == self.change:
+            self.change.forget()
+        _log.info(
+            "%s %s after batch %d at %s",
+            "had restored" if self.completed else "restored",
+            self.savepoint.location.external_pointer,
+            self.batch_id,
+            self.location,
+        )
+        is_repartitioned = self.change.note.shuffle_partitions is not None
+        return RestoredQuery(
+            query_id=self.change.note.query_id,
+            checkpoint_location=self.location,
+            batch_id=self.batch_id + is_repartitioned,
+            job_id=self.job.job_id if self.job else None,
+            settings=self.spark_files.settings | (self.job.settings if self.job else {}),
+            restored_before=self.completed is not None,
+        )
+
+    def _restore(self) -> None:
+        """Restore the files and the job, then write the note of the completed restore."""
+        attempt = self._finish_earlier_attempt() or self._begin()
         partitions = self.change.note.shuffle_partitions
         if partitions is not None and newest_batch(self.location) == self.batch_id:
             sessions.state_repartitioner()(self.location, partitions)
             check_newest(self.location, attempt)
         completed = CompletedRestore(restore=self.change.note, paths=dict(self.moves.paths))
         replace(f"{self.location}/{RESTORED_FILE}", msgspec.json.encode(completed))
-
-    def check_unchanged(self, completed: CompletedRestore) -> None:
-        """Refuse to repeat a completed restore whose files have changed; restore a missing checkpoint."""
-        if not self._has_files():
-            message = "the restored query was changed since; pass a new directory"
-            raise InvalidRequestError(message, self.location)
-        self._check_paths(completed.paths)
-        self._restore_job()
 
     def _finish_earlier_attempt(self) -> Attempt | None:
         """Finish and return an earlier attempt that has written all files, or return None."""
@@ -281,9 +343,10 @@ class _Restore:
                 f"the restored query is here already, with paths {redacted}; repeat it with these, "
                 "or delete the directory and restore it again"
             )
-            raise InvalidRequestError(message, self.location)
+            raise InvalidRequestError(message, self.location, kind="already-restored")
 
     def _restore_job(self) -> None:
+        """Make the first checkpoint of the job, if the query has operators and the job does not have it yet."""
         if self.job is not None:
             self.job.restore(self.savepoint, self.change)
 
@@ -307,7 +370,7 @@ class _Restore:
             # If Spark has not committed that batch, the restore starts from scratch.
             return str(last) in names_in(f"{self.location}/commits")
         message = "the restored query has run a batch already; pass a new directory"
-        raise InvalidRequestError(message, self.location, kind="gone-on")
+        raise InvalidRequestError(message, self.location, kind="already-ran")
 
 
 def _metadata_text(spark_files: SparkFiles, query_id: str) -> str:
@@ -325,8 +388,8 @@ def _check_can_repartition(savepoint: CompletedCheckpoint, shuffle_partitions: i
         raise InvalidRequestError(message)
     if savepoint.metadata.operators:
         message = (
-            "Spark repartitions its state in a batch that Holdfast operators don't see; "
-            "leave shuffle_partitions out"
+            "can't repartition Spark's state of a query with Holdfast operators, which don't see the batch that "
+            "repartitions it; leave shuffle_partitions out"
         )
         raise InvalidRequestError(message, pointer)
     offsets = decode_offsets(progress_of(savepoint.metadata).offsets, uri=pointer)

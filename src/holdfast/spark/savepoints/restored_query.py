@@ -58,23 +58,27 @@ def write_spark_files(spark_files: SparkFiles, location: str, moves: Moves) -> d
 
     Returns:
         Length in bytes of each file, by its path.
-
-    Raises:
-        InvalidRequestError: No path begins with an old path of `moves`.
     """
     files = [file for file in spark_files.files if file.path != METADATA]
     for directory in sorted({uripath.parent(uripath.join(location, file.path)) for file in files}):
         file_system_for(directory).prepare_directory(directory)
     write_file = partial(_write_file, location=location, moves=moves)
     sizes = map_in_parallel(write_file, [file for file in files if not _is_log(file)])
+    sizes += map_in_parallel(write_file, [file for file in files if _is_log(file)])
+    return dict(sizes)
+
+
+def check_moves(spark_files: SparkFiles, location: str, moves: Moves) -> None:
+    """Refuse moves with an old path that no input file begins with. Raises `InvalidRequestError`."""
+    if moves.paths:
+        files = [file for file in spark_files.files if has_paths(file.path, sources=True)]
+        map_in_parallel(partial(_rewritten, location=location, moves=moves), files)
     if moves.unused:
         message = (
             "no input file of the savepoint begins with "
             f"{[redact(path) for path in moves.unused]}, of paths; repeat it with the beginning of their URIs"
         )
         raise InvalidRequestError(message, location)
-    sizes += map_in_parallel(write_file, [file for file in files if _is_log(file)])
-    return dict(sizes)
 
 
 def check_files(location: str, sizes: Mapping[str, int]) -> None:
@@ -91,8 +95,8 @@ def check_files(location: str, sizes: Mapping[str, int]) -> None:
     wrong = sorted(path for path, _ in present.items() ^ sizes.items())
     if wrong:
         message = (
-            f"{wrong[0]!r} is not as it was restored: another process is changing this directory; "
-            "repeat the restore once it has stopped"
+            f"{wrong[0]!r} was changed during the restore: another process is writing to this directory; "
+            "stop it, then repeat the restore"
         )
         raise CheckpointConflictError(message, location, kind="contended")
 
@@ -111,11 +115,16 @@ def _write_file(file: SparkFile, *, location: str, moves: Moves) -> tuple[str, i
     if not has_paths(file.path, sources=bool(moves.paths)):
         write_stream(file.handle, uri)
         return file.path, file.handle.size
-    with file.handle.open_input_stream() as stream:
-        content = b"".join(chunks(stream))
-    content = rewrite_paths(file.path, content, checkpoint_location=location, moves=moves)
+    content = _rewritten(file, location=location, moves=moves)
     write(uri, content)
     return file.path, len(content)
+
+
+def _rewritten(file: SparkFile, *, location: str, moves: Moves) -> bytes:
+    """Return the content of a file, with new paths."""
+    with file.handle.open_input_stream() as stream:
+        content = b"".join(chunks(stream))
+    return rewrite_paths(file.path, content, checkpoint_location=location, moves=moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,9 @@ class RestoredJob:
                     f"job {self.job_id} has checkpoints already; pass another job or directory, "
                     "delete that of the job if it is not needed, or roll the job back with roll_back"
                 )
-                raise InvalidRequestError(message, checkpoint.location.external_pointer)
+                raise InvalidRequestError(
+                    message, checkpoint.location.external_pointer, kind="not-empty"
+                )
         return bool(own)
 
     def restore(self, savepoint: CompletedCheckpoint, restore: Change) -> None:

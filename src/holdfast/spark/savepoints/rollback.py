@@ -297,7 +297,7 @@ class _RollbackPlan:
                 f"query has operators, job {stored.job_id}; name one of its checkpoints instead, or, "
                 f"{NO_OPERATORS_HINT}"
             )
-            raise InvalidRequestError(message, location)
+            raise InvalidRequestError(message, location, kind="without-operators")
         target = progress_of(last.metadata).batch_id if last is not None else int(batch_id or 0)
         files = tree(location)
         batch = batch_at(location, files, target)
@@ -332,21 +332,24 @@ def _find_checkpoint(stored: StoredQuery, wanted: int | Place) -> CompletedCheck
     """Load a checkpoint of the query's job, by id or directory."""
     if stored.access is None:
         message = "query has no operators with known checkpoints; pass a batch as batch_id"
-        raise InvalidRequestError(message, stored.checkpoint_location)
+        raise InvalidRequestError(message, stored.checkpoint_location, kind="no-query")
     kept = stored.access.completed_checkpoints()
     if isinstance(wanted, int):
         if wanted not in kept:
             available = ", ".join(map(str, kept)) or "none"
             message = f"job {stored.job_id} has no checkpoint {wanted}; there are: {available}"
-            raise CheckpointNotFoundError(message, stored.checkpoint_location)
+            raise CheckpointNotFoundError(message, stored.checkpoint_location, kind="no-checkpoint")
         # Only this one is read: a rollback may be the way out of a corrupt checkpoint.
         checkpoint = load_checkpoint(kept[wanted])
     else:
         checkpoint = load_checkpoint(resolve_pointer(wanted))
         pointer = checkpoint.location.external_pointer
         if SPARK_FILES in checkpoint.metadata.coordinator_states:
-            message = "this is a savepoint; restore_savepoint makes a new checkpointLocation of it"
-            raise InvalidRequestError(message, pointer)
+            message = (
+                "can't roll back to a savepoint; create a new checkpointLocation from it with "
+                "restore_savepoint or `holdfast restore`"
+            )
+            raise InvalidRequestError(message, pointer, kind="not-a-savepoint")
         known = kept.get(checkpoint.checkpoint_id)
         if known is None or known.external_pointer != pointer:
             message = f"checkpoint does not belong to job {stored.job_id}"
@@ -361,12 +364,12 @@ def _check_no_late_state(location: str, files: Mapping[str, int]) -> None:
         file.state_id is None for store in state_files(files).values() for file in store
     ):
         message = (
-            "query has state of Spark, which the executors of an application store even after "
-            "the query was stopped, and Spark lives in this process; end the application that ran "
-            "the query, then call this in a process without Spark (format 2 of "
+            "can't roll back while Spark runs in this process: executors of the application that ran the "
+            "query may still store Spark's state of later batches. Nothing was deleted. End the application, "
+            "then run `holdfast rollback`, or this call in a process without Spark (format 2 of "
             "spark.sql.streaming.stateStore.checkpointFormatVersion has no such limit)"
         )
-        raise InvalidRequestError(message, location)
+        raise InvalidRequestError(message, location, kind="running")
 
 
 def _check_files(

@@ -72,7 +72,7 @@ def savepoint_directory(target: Place | None, configuration: Mapping[str, str]) 
     directory = target or Settings.parse(configuration).savepoint_dir
     if directory is None:
         message = "no savepoint directory: pass one, or set spark.holdfast.savepoint.dir"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(message, kind="setting")
     return checkpoint_directory(directory)
 
 
@@ -156,7 +156,7 @@ class StoredQuery:
                 "storage memory and no directory they are only in the process that runs it. If the "
                 f"checkpoints are elsewhere pass checkpoint_dir and job_id; {NO_OPERATORS_HINT}"
             )
-            raise CheckpointNotFoundError(message, self.checkpoint_location)
+            raise CheckpointNotFoundError(message, self.checkpoint_location, kind="no-checkpoint")
         self.check_owns(last)
         return last
 
@@ -165,7 +165,9 @@ class StoredQuery:
         owner = progress_of(checkpoint.metadata).query_id
         if owner != self.query_id:
             message = f"job {self.job_id} belongs to another query, {owner}; this query is {self.query_id}"
-            raise InvalidRequestError(message, checkpoint.location.external_pointer)
+            raise InvalidRequestError(
+                message, checkpoint.location.external_pointer, kind="other-query"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,10 @@ class QueryAddress:
             location = checkpoint_directory(self.query)
             configuration = configuration_of(self.configuration)
         elif self.configuration is not None:
-            message = "a query has its own configuration; leave configuration out, or pass the query's URI"
+            message = (
+                "configuration is only for the URI of a checkpointLocation; a query has its own, so leave "
+                "configuration out"
+            )
             raise InvalidRequestError(message)
         else:
             streaming_query = self.query
@@ -235,9 +240,7 @@ class QueryAddress:
         is_named = self.checkpoint_dir is not None or self.job_id is not None
         if not self.operators:
             if is_named:
-                message = (
-                    "operators=False and checkpoint_dir or job_id don't go together; leave one out"
-                )
+                message = "pass either operators=False, or checkpoint_dir and job_id of the operators, not both"
                 raise InvalidRequestError(message)
             return None
         link = read_link(location)
@@ -250,7 +253,7 @@ class QueryAddress:
             message = (
                 f"the checkpoint directory of job {self.job_id} is unknown; pass checkpoint_dir too"
             )
-            raise InvalidRequestError(message, location)
+            raise InvalidRequestError(message, location, kind="no-query")
         return Link(
             checkpoint_dir=checkpoint_directory(directory),
             job_id=self.job_id or (link.job_id if link else query_id),
@@ -287,7 +290,7 @@ class StoppedQuery:
         if change is not None and not _has_same_job(stored, change):
             raise unfinished_error(change)
         if stored.query_id in sessions.active_query_ids():
-            raise InvalidRequestError("query is running; stop it first", location)
+            raise InvalidRequestError("query is running; stop it first", location, kind="running")
         return cls(stored=stored, rollback=change, finished=finished)
 
 
@@ -298,7 +301,7 @@ def unfinished_error(change: Change) -> InvalidRequestError:
     if note.job_id is not None:
         target += f" with job {note.job_id} in {note.checkpoint_dir}"
     message = f"a {note.kind}{target} was begun here and is not finished; repeat it first"
-    return InvalidRequestError(message, change.location)
+    return InvalidRequestError(message, change.location, kind="unfinished")
 
 
 def _has_same_job(stored: StoredQuery, change: Change) -> bool:

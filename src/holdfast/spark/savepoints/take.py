@@ -5,9 +5,10 @@ The query's files may change while they are copied: if one disappears, the copy 
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import pyspark
@@ -51,6 +52,8 @@ from holdfast.spark_progress import (
 )
 
 _log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 _MAX_ATTEMPTS = 5
 
@@ -107,7 +110,7 @@ def take_savepoint(
         OutcomeUnknownError: The store did not report whether it was made.
     """
     address = QueryAddress(query, checkpoint_dir, job_id, operators, configuration)
-    return _take(_Request(address, target, base, format))
+    return SavepointRequest(address, target, base, format).take()
 
 
 def stop_with_savepoint(
@@ -126,14 +129,33 @@ def stop_with_savepoint(
     fails.
     """
     address = QueryAddress(query, checkpoint_dir, job_id, operators)
-    request = _Request(address, target, base, format)
+    request = SavepointRequest(address, target, base, format)
     request.prepare()
     query.stop()
-    return _take(request)
+    return request.take()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointPreview:
+    """A savepoint that could be taken now.
+
+    Attributes:
+        query_id: Spark's id of the query.
+        batch_id: The batch after which the query would resume.
+        job_id: The job of its operators; None without operators.
+        parallelism: Number of subtasks by the uid of each operator.
+        size_bytes: Length of all files that the query needs; with a base not all of them are copied.
+    """
+
+    query_id: str
+    batch_id: int
+    job_id: str | None
+    parallelism: dict[str, int]
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class SavepointRequest:
     """The arguments of a savepoint."""
 
     address: QueryAddress
@@ -151,11 +173,65 @@ class _Request:
                 "savepoint directory is in the query's checkpointLocation, which is Spark's; pass a directory "
                 "outside of it"
             )
-            raise InvalidRequestError(message, directory)
+            raise InvalidRequestError(message, directory, kind="overlap")
         use_stores(stored.configuration, directory, None if self.base is None else str(self.base))
         if self.base is None:
             return stored, directory, Base()
         return stored, directory, Base.load(self.base, stored.query_id, stored.configuration)
+
+    def take(self) -> str:
+        """Take the savepoint. Result and errors of `take_savepoint`."""
+        return self._repeat(
+            lambda stored, directory, base: copy_query(
+                stored, directory, base, operators=self.address.operators, format=self.format
+            )
+        )
+
+    def preview(self) -> SavepointPreview:
+        """Return the savepoint that could be taken, and write nothing. Errors of `take_savepoint`."""
+        return self._repeat(self._preview)
+
+    def _preview(self, stored: StoredQuery, directory: str, _: Base) -> SavepointPreview:
+        batch, last, files = _newest_files(
+            stored, directory, operators=self.address.operators, clock=SYSTEM_CLOCK
+        )
+        metadata = None if last is None else last.metadata
+        operators = {} if metadata is None else metadata.operators
+        return SavepointPreview(
+            query_id=stored.query_id,
+            batch_id=batch.batch_id,
+            job_id=None if metadata is None else metadata.job_id,
+            parallelism={uid: operator.parallelism for uid, operator in operators.items()},
+            size_bytes=sum(files.values()) + (metadata.state_bytes if metadata else 0),
+        )
+
+    def _repeat(self, action: Callable[[StoredQuery, str, Base], _Result]) -> _Result:
+        """Repeat an action on the query if a file disappears during it.
+
+        Raises:
+            CheckpointNotFoundError: Files repeatedly disappear.
+        """
+        errors: list[SourceChangedError] = []
+        while len(errors) < _MAX_ATTEMPTS:
+            stored, directory, base = self.prepare()
+            # The query's coordinator, if it is in this process, deletes no checkpoint during the action.
+            with pin_checkpoints(stored.job_id) if stored.access else nullcontext():
+                try:
+                    return action(stored, directory, base)
+                except SourceChangedError as error:
+                    errors.append(error)
+                    if len(errors) > 1 and error.args == errors[-2].args:
+                        break  # the query has made no progress, so the file won't appear
+                    _log.info("a file to copy is gone; trying again (%s)", error.error)
+        failure = errors[-1].error
+        message = (
+            f"savepoint failed after {len(errors)} attempts, and none was written, because a file to copy is "
+            f"missing: {failure.args[0]}. If the query runs in another process, which deletes it, raise "
+            "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
+        )
+        raise CheckpointNotFoundError(
+            message, failure.location, kind="savepoint-failed"
+        ) from failure
 
 
 class SourceChangedError(Exception):
@@ -164,34 +240,6 @@ class SourceChangedError(Exception):
     def __init__(self, batch_id: int, error: CheckpointNotFoundError) -> None:
         super().__init__(batch_id, *error.args)
         self.error = error
-
-
-def _take(request: _Request) -> str:
-    errors: list[SourceChangedError] = []
-    while len(errors) < _MAX_ATTEMPTS:
-        stored, directory, base = request.prepare()
-        # The query's coordinator, if it is in this process, deletes no checkpoint during the copy.
-        with pin_checkpoints(stored.job_id) if stored.access else nullcontext():
-            try:
-                return copy_query(
-                    stored,
-                    directory,
-                    base,
-                    operators=request.address.operators,
-                    format=request.format,
-                )
-            except SourceChangedError as error:
-                errors.append(error)
-                if len(errors) > 1 and error.args == errors[-2].args:
-                    break  # the query has made no progress, so the file won't appear
-                _log.info("a file to copy is gone; trying again (%s)", error.error)
-    failure = errors[-1].error
-    message = (
-        f"a file for the savepoint is missing, after {len(errors)} attempts: "
-        f"{failure.args[0]}. If the query runs in another process and deletes it, raise "
-        "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
-    )
-    raise CheckpointNotFoundError(message, failure.location) from failure
 
 
 def copy_query(
@@ -211,17 +259,8 @@ def copy_query(
         SourceChangedError: A file of the query disappeared.
     """
     started_s = clock.monotonic_s()
-    batch_id, last = _newest_batch(stored, operators=operators)
-    if last is not None:
-        _wait_for_commit(stored, batch_id, clock)
-    with _detecting_changes(batch_id, target):
-        files = tree(stored.checkpoint_location)
-        if METADATA not in files:
-            message = "a restore or a rollback has just begun here"
-            raise CheckpointNotFoundError(message, f"{stored.checkpoint_location}/{METADATA}")
-        batch = batch_at(stored.checkpoint_location, files, batch_id)
-        selected = {path: files[path] for path in select(files, batch)}
-
+    batch, last, selected = _newest_files(stored, target, operators=operators, clock=clock)
+    batch_id = batch.batch_id
     threshold = min(_INLINE_BYTES, _MAX_INLINE_BYTES // len(selected))
     storage = FileSystemCheckpointStorage(target, inline_threshold=threshold, single_writer=True)
     access = storage.create_checkpoint_storage(stored.job_id)
@@ -260,6 +299,26 @@ def copy_query(
     return pointer
 
 
+def _newest_files(
+    stored: StoredQuery, target: str, *, operators: bool, clock: Clock
+) -> tuple[LoggedBatch, CompletedCheckpoint | None, dict[str, int]]:
+    """Return the last completed batch, the checkpoint of operators after it, and Spark's files with their lengths.
+
+    Raises:
+        SourceChangedError: A file of the query disappeared.
+    """
+    batch_id, last = _newest_batch(stored, operators=operators)
+    if last is not None:
+        _wait_for_commit(stored, batch_id, clock)
+    with _detecting_changes(batch_id, target):
+        files = tree(stored.checkpoint_location)
+        if METADATA not in files:
+            message = "a restore or a rollback has just begun here"
+            raise CheckpointNotFoundError(message, f"{stored.checkpoint_location}/{METADATA}")
+        batch = batch_at(stored.checkpoint_location, files, batch_id)
+        return batch, last, {path: files[path] for path in select(files, batch)}
+
+
 @contextmanager
 def _detecting_changes(batch_id: int, target: str) -> Iterator[None]:
     """Raise `SourceChangedError` for a missing file of the query: another attempt may not need it."""
@@ -294,7 +353,7 @@ def _newest_batch(
             f"query has committed batch {committed}, but the last checkpoint of its operators is "
             f"after batch {batch_id}; {NO_OPERATORS_HINT}"
         )
-        raise InvalidRequestError(message, last.location.external_pointer)
+        raise InvalidRequestError(message, last.location.external_pointer, kind="without-operators")
     return batch_id, last
 
 

@@ -10,6 +10,6 @@ A new setting is one declaration and an argument in `builder`.
 """
 
 from holdfast.spark.settings.builder import SettingArguments, configure
-from holdfast.spark.settings.setting import PREFIX, Setting
+from holdfast.spark.settings.setting import PREFIX, Setting, nearest
 from holdfast.spark.settings.settings import Settings, StateSettings, check_settings, settings_table
 from holdfast.spark.settings.stores import Stores, is_of_stores, s3_settings, s3_settings_table

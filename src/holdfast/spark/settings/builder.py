@@ -5,7 +5,7 @@ from typing import Literal, TypedDict, Unpack
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.settings.setting import Setting, nearest
+from holdfast.spark.settings.setting import LIST_HINT, Setting, nearest
 from holdfast.spark.settings.settings import check_settings, settings_table
 
 
@@ -90,9 +90,9 @@ def configure(
     given: dict[str, str] = {}
     for name, value in settings.items():
         if name not in known:
-            raise InvalidRequestError(
-                f"no setting {name!r}; did you mean {nearest(name, known)!r}?"
-            )
+            similar = nearest(name, known)
+            suggestion = LIST_HINT if similar is None else f"did you mean {similar!r}?"
+            raise InvalidRequestError(f"no setting {name!r}; {suggestion}", kind="setting")
         if value is not None:
             given[known[name].name] = _text(known[name], value)
     check_settings({key: str(value) for key, value in builder._options.items()} | given)

@@ -10,6 +10,8 @@ from holdfast.common import parse_duration_s
 from holdfast.errors import InvalidRequestError
 
 PREFIX = "spark.holdfast."
+LIST_HINT = "`holdfast settings` lists all settings"
+
 _BARE_PREFIX = PREFIX.removeprefix("spark.")
 
 _SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
@@ -81,7 +83,7 @@ class Setting:
             raise
         except ValueError as error:
             message = f"setting {key or self.name!r} must be {self.requirement}, got {text!r}"
-            raise InvalidRequestError(message) from error
+            raise InvalidRequestError(message, kind="setting") from error
 
 
 def declared_settings(
@@ -100,11 +102,14 @@ def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
     known = {setting.name for setting in settings}
     for key in keys:
         if key not in known and key.lower().startswith((PREFIX, _BARE_PREFIX)):
-            raise InvalidRequestError(f"no setting {key!r}; {_suggestion(key, settings)}")
+            raise InvalidRequestError(
+                f"no setting {key!r}; {_suggestion(key, settings)}", kind="setting"
+            )
 
 
-def nearest(name: str, names: Collection[str]) -> str:
-    return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """Return the name that is most like another, or None if none is like it."""
+    return next(iter(difflib.get_close_matches(name, names, n=1)), None)
 
 
 def _suggestion(key: str, settings: Sequence[Setting]) -> str:
@@ -114,7 +119,8 @@ def _suggestion(key: str, settings: Sequence[Setting]) -> str:
             return f"set {PREFIX + name!r}"
         if name and name in (setting.flink, *setting.older_flink):
             return f"Flink's {name!r} is {setting.name!r} here"
-    return f"did you mean {PREFIX + nearest(name, [each.key for each in settings])!r}?"
+    similar = nearest(name, [each.key for each in settings])
+    return LIST_HINT if similar is None else f"did you mean {PREFIX + similar!r}?"
 
 
 def choice(*values: str | None, aliases: Mapping[str, str] | None = None) -> SettingType:

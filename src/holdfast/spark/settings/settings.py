@@ -83,7 +83,7 @@ def _parse_backends(text: str) -> StateBackends:
         if uid in by_operator:
             subject = f"operator {uid!r}" if uid else "all operators"
             message = f"{PREFIX}state.backend is {text!r}, with two backends for {subject}; leave one of them"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(message, kind="setting")
         by_operator[uid] = backend
     usual = by_operator.pop("", "columnar")
     return StateBackends(usual, tuple(by_operator.items()))
@@ -265,7 +265,7 @@ class Settings:
             return JobDirectory.below(directory, job_id, single_writer=self.single_writer)
         if self.claim_mode == "claim":
             message = f"claim mode needs a checkpoint directory; set {PREFIX}checkpoint.dir"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(message, kind="setting")
         return None
 
     def open_storage(self) -> CheckpointStorage:
@@ -275,14 +275,15 @@ class Settings:
         if self.checkpoint_dir is None:
             raise InvalidRequestError(
                 f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
-                "file:///data/holdfast"
+                "file:///data/holdfast, or pass configure(checkpoint_dir=...)",
+                kind="setting",
             )
         if self.checkpoint_dir.lower().startswith("memory:"):
             message = (
                 f"executors can't reach the driver's memory; set {PREFIX}checkpoint.storage to "
                 "memory instead of the directory"
             )
-            raise InvalidRequestError(message, self.checkpoint_dir)
+            raise InvalidRequestError(message, self.checkpoint_dir, kind="setting")
         if self.checkpoint_storage == "memory":
             return MemoryCheckpointStorage(
                 directory=self.checkpoint_dir, single_writer=self.single_writer

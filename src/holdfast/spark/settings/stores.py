@@ -260,8 +260,8 @@ def _settings(subject: str, texts: _Texts) -> S3Settings:
         return S3Settings(**values)
     except InvalidRequestError as error:
         keys = ", ".join(key for key, _ in texts.values())
-        message = f"settings of {subject} are not valid: {error.args[0]}; set are {keys}"
-        raise InvalidRequestError(message) from error
+        message = f"invalid settings of {subject}: {error.args[0]}; these are set: {keys}"
+        raise InvalidRequestError(message, kind="setting") from error
 
 
 def _s3a_texts(configuration: Mapping[str, str], bucket: str, own: _Texts) -> _Texts:

@@ -73,8 +73,8 @@ def combine_acknowledgements(
     missing = sorted(set(range(assigned.parallelism)) - set(subtasks))
     if missing:
         raise CheckpointDeclinedError(
-            f"no report of subtasks {missing} of operator {uid!r}: the sink's first action failed or "
-            "did not read all rows; let it read them in one action, or use persist=True"
+            f"subtasks {missing} of operator {uid!r} did not report: the sink's first action failed, or "
+            "read only some rows. Read all rows in one action, or use persist=True"
         )
     return StoredOperator(
         parallelism=assigned.parallelism,

@@ -220,9 +220,8 @@ class SubtaskRunner:
             for batch in self._run(self._partition(), rows):
                 if batch.num_rows:
                     raise CheckpointDeclinedError(
-                        f"operator {self.operator.uid!r} yields rows although its partition has none; with "
-                        "forward=True their subtask is unknown. Use forward=False, so that rows are "
-                        "repartitioned"
+                        f"operator {self.operator.uid!r} yields rows although its partition has none, which "
+                        "forward=True does not allow: the subtask of the rows is unknown. Remove forward=True"
                     )
                 yield batch
 
