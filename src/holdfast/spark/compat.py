@@ -26,6 +26,9 @@ _VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 IS_PYSPARK_4 = _VERSION >= (4, 0)
 """True if PySpark has `transformWithState`, sources of its state, and data sources in Python."""
 
+HAS_SHUFFLE_CHECKSUMS = _VERSION >= (4, 1)
+"""True if Spark notices that a repeated part of a shuffle has other rows, and then repeats the whole stage."""
+
 if TYPE_CHECKING or IS_PYSPARK_4:
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.streaming.stateful_processor import (
@@ -124,6 +127,9 @@ DATETIME_TYPES: tuple[type[DataType], ...] = tuple(
     for name in ("DateType", "TimestampType", "TimestampNTZType", "TimeType")
     if hasattr(spark_types, name)  # TimeType is of PySpark 4.1
 )
+
+
+HAS_TIME_TYPE = hasattr(spark_types, "TimeType")
 
 
 def require_pyspark_4(name: str, way_out: str) -> None:

@@ -22,6 +22,7 @@ from holdfast.backends.inspection import Raw, ReadableState, StatePart, readable
 from holdfast.common import json_decoder, raise_shortage
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.compat import (
+    HAS_TIME_TYPE,
     IS_PYSPARK_4,
     DataSourceReader,
     InputPartition,
@@ -303,7 +304,7 @@ _SPARK_TYPES: tuple[
     (types.is_float16, lambda _: pa.float32()),
     (types.is_timestamp, lambda kind: pa.timestamp("us", None if kind.tz is None else "UTC")),
     (types.is_date, lambda _: pa.date32()),
-    (types.is_time, lambda _: pa.time64("us")),
+    *([(types.is_time, lambda _: pa.time64("us"))] if HAS_TIME_TYPE else []),
     (types.is_duration, lambda _: pa.duration("us")),
     (is_text, lambda _: pa.string()),
     (is_bytes, lambda _: pa.binary()),

@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType
 from holdfast.backends.arrow import conform_column, mapped_type
 from holdfast.backends.keys import check_key_type, key_hash
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.compat import read_arrow
+from holdfast.spark.compat import HAS_SHUFFLE_CHECKSUMS, read_arrow
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
 from holdfast.spark.sessions import column_named
@@ -69,9 +69,6 @@ class Routing:
                 f"rows of operator {operator.uid!r} lack columns {missing} of its key; "
                 f"they have {rows.columns}"
             )
-        # Numbers start at a multiple of 2**33 in each partition: adding its id distributes their first rows.
-        number = F.monotonically_increasing_id() + F.spark_partition_id()
-        subtask = number.bitwiseAND(_MAX_INT32) % parallelism
         key = pa.schema([input_schema.field(column) for column in operator.key])
         if operator.key:
             # Key groups as in Flink, with Spark's hash, which is computed in the JVM.
@@ -79,6 +76,12 @@ class Routing:
             quotient = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
             subtask = quotient.cast("bigint")  # Spark has a setting for its type
             _check_key(key, uid=operator.uid)
+        elif HAS_SHUFFLE_CHECKSUMS:
+            # Numbers start at a multiple of 2**33 in each partition: adding its id distributes their first rows.
+            number = F.monotonically_increasing_id() + F.spark_partition_id()
+            subtask = number.bitwiseAND(_MAX_INT32) % parallelism
+        else:
+            subtask = subtask_of_content(rows, parallelism)
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = (F.col("id") - parallelism).alias(_SUBTASK)
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
@@ -137,6 +140,27 @@ def partition_numbers(parallelism: int) -> tuple[int, ...]:
         count *= 2
 
 
+def subtask_of_content(rows: DataFrame, parallelism: int) -> Column:
+    """Return the subtask of a row by its hash, which doesn't depend on the order of rows.
+
+    The order can change when Spark repeats a lost part of a shuffle. Columns that Spark can't hash are left out.
+    """
+    columns = [column_named(name) for name in rows.columns if _can_hash(rows, name)]
+    row_hash = F.xxhash64(F.lit(0), *columns)
+    return F.pmod(row_hash, F.lit(parallelism).cast("bigint"))
+
+
+def _can_hash(rows: DataFrame, column: str) -> bool:
+    kind = rows.schema[column].dataType.simpleString()
+    if "geometry(" in kind or "geography(" in kind:
+        return False  # Spark detects it too late, in the optimizer
+    try:
+        rows.select(F.hash(column_named(column)))
+    except AnalysisException:
+        return False
+    return True
+
+
 def _hash_key(rows: DataFrame, operator: Operator) -> Column:
     """Return the hash of a row's key; without SQL, where a quoted name may be a regular expression."""
     for column in operator.key:
@@ -148,17 +172,11 @@ def _hash_key(rows: DataFrame, operator: Operator) -> Column:
                 "that are equal by this collation have different hashes; use a normalized column of plain "
                 "strings, such as upper(...) of it, cast to string"
             )
-        message = (
-            f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, which Spark can't "
-            "hash; use columns without maps, variants and geometries, such as a string made from it"
-        )
-        # Spark detects it too late, in the optimizer.
-        if "geometry(" in kind or "geography(" in kind:
-            raise InvalidRequestError(message)
-        try:
-            rows.select(F.hash(column_named(column)))
-        except AnalysisException as error:
-            raise InvalidRequestError(message) from error
+        if not _can_hash(rows, column):
+            raise InvalidRequestError(
+                f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, which Spark can't "
+                "hash; use columns without maps, variants and geometries, such as a string made from it"
+            )
     return F.hash(*map(column_named, operator.key))
 
 
