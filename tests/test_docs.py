@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
 
 from docs.generate import settings_page
+from docs.pictures import PICTURES, Picture
 from holdfast import read_state, subtasks
 from holdfast.locations import use_s3
 from holdfast.spark.settings import settings_table
@@ -223,6 +224,11 @@ def name_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hd
 
 def test_the_settings_page_is_made_from_the_code() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page()
+
+
+@pytest.mark.parametrize("draw", PICTURES)
+def test_a_picture_is_made_from_the_code(draw: Callable[[], Picture]) -> None:
+    assert (ROOT / "docs" / "images" / f"{draw.__name__}.svg").read_text() == draw().svg()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,12 +1,30 @@
 """`holdfast explain`."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from jobs.stopped_query import QUERY, write_stopped
 
 from holdfast.cli.command_line import main
 from holdfast.errors import BatchGapError
+
+CAUSES = [
+    ("HF-NO-CHECKPOINT", ["show", "{0}/nothing"]),
+    ("HF-NO-CHECKPOINT", ["rollback", "{0}/original", "--checkpoint", "99"]),
+    ("HF-NO-QUERY", ["savepoint", "{0}/checkpoints", "{0}/savepoints"]),
+    ("HF-SETTING", ["savepoint", "{0}/original", "{0}/savepoints", "--conf", "spark.holdfast.x=1"]),
+    ("HF-SETTING", ["savepoint", "{0}/original"]),
+    ("HF-LOCATION", ["list", "/data/holdfast"]),
+    ("HF-OVERLAP", ["savepoint", "{0}/original", "{0}/original/savepoints"]),
+    ("HF-WITHOUT-OPERATORS", ["rollback", "{0}/original", "--batch", "1"]),
+    ("HF-NOT-A-SAVEPOINT", ["restore", f"{{0}}/checkpoints/{QUERY}/chk-4", "{0}/fork"]),
+    ("HF-MOVED", ["show", "{0}/moved/chk-9"]),
+    ("HF-CORRUPTED", ["show", "{0}/damaged/chk-9"]),
+    ("HF-FILE-MISSING", ["rollback", "{0}/original", "--checkpoint", "2"]),
+]
+"""The end of an error, and a command that causes it."""
 
 RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
 CODES = re.findall(r"^### (HF-\S+)$", RUNBOOK, re.MULTILINE)
@@ -40,3 +58,19 @@ def test_an_unknown_code_is_status_1(capsys: pytest.CaptureFixture[str]) -> None
         "",
         "holdfast: no code 'HF-NOTHING'; `holdfast explain` lists all codes\n",
     )
+
+
+@pytest.mark.usefixtures("as_without_spark")
+@pytest.mark.parametrize(("code", "words"), CAUSES)
+def test_a_failed_command_ends_with_the_code_of_its_cause(
+    code: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    write_stopped(directory)
+    (checkpoint,) = tmp_path.glob("checkpoints/*/chk-4")
+    for copy in ("moved", "damaged"):
+        shutil.copytree(checkpoint, tmp_path / copy / "chk-9")
+    (tmp_path / "damaged" / "chk-9" / "_metadata").write_bytes(b"")
+    (tmp_path / "original" / "offsets" / "1").unlink()
+    assert main([word.format(directory) for word in words]) in (1, 2, 3)
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f" [{code}]")

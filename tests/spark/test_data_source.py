@@ -289,12 +289,19 @@ TYPES: dict[str, tuple[pa.DataType, list[Any], str]] = {
         [[("a", {"a": 1})], None, [], [("b", None)]],
         "map<string,struct<a:decimal(20,0)>>",
     ),
-    "small decimal": (pa.decimal32(4, 2), [Decimal("1.20"), None], "decimal(4,2)"),
     "decimal of 256 bits": (pa.decimal256(38, 0), [1, None], "decimal(38,0)"),
+    "time without a zone": (
+        pa.timestamp("us"),
+        [0, None],
+        "timestamp_ntz",
+    ),
     "nothing": (pa.struct([("a", pa.null())]), [{"a": None}, None], "struct<a:void>"),
     "struct of nothing": (pa.struct([]), [{}, None], "struct<>"),
-    "text that is JSON": (pa.json_(), ["{}", None], "string"),
 }
+if hasattr(pa, "decimal32"):
+    TYPES["small decimal"] = (pa.decimal32(4, 2), [Decimal("1.20"), None], "decimal(4,2)")
+if hasattr(pa, "json_"):
+    TYPES["text that is JSON"] = (pa.json_(), ["{}", None], "string")
 for _kind, (_type, _values) in VALUES.items():
     TYPES[_kind] = (_type, [*_values, None], "")
 

@@ -109,7 +109,7 @@ def objects_in(column: pa.Array, zone: str) -> list[Any]:
 
 def series_of(column: pa.Array | pa.ChunkedArray, zone: str) -> Any:
     """Convert a column to pandas as Spark does; times are naive, in the session's time zone."""
-    kind = from_arrow_type(column.type)
+    kind = from_arrow_type(column.type, prefer_timestamp_ntz=True)
     convert = _create_converter_to_pandas(
         kind, timezone=zone, struct_in_pandas="dict", error_on_duplicated_field_names=False
     )
