@@ -189,9 +189,12 @@ def active_java_session(session: SparkSession) -> Any:
     return active.get() if active.isDefined() else None
 
 
-def parse_data_type(session: SparkSession, text: str) -> DataType:
-    """Parse a data type or a schema in DDL, as Spark parses schemas of processors."""
-    if IS_PYSPARK_4:
+def parse_data_type(session: SparkSession | None, text: str) -> DataType:
+    """Parse a data type or a schema in DDL, as Spark parses schemas of processors.
+
+    Without a session, that of this process parses it.
+    """
+    if session is not None and IS_PYSPARK_4:
         # The public function needs a classic session, unless the whole process is a client of Spark Connect.
         return session._parse_ddl(text)  # PySpark has no public access to it
     return cast("Any", spark_types)._parse_datatype_string(text)  # type: ignore[no-any-return]  # private

@@ -12,7 +12,7 @@ from pyspark.errors import (
     PySparkRuntimeError,
 )
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.compat import parse_data_type
@@ -186,18 +186,13 @@ class SchemaParser:
     def __call__(self, text: str) -> StructType:
         if text not in self.schemas:
             try:
-                parsed = self._data_type(text)
+                parsed = parse_data_type(self.session, text)
             except PySparkException as error:
                 raise StatefulProcessorError(
                     f"Error parsing string schema: {str(error).strip()} (the schema is {text!r})"
                 ) from error
             self.schemas[text] = _check_struct(parsed, text)
         return self.schemas[text]
-
-    def _data_type(self, text: str) -> DataType:
-        return (
-            DataType.fromDDL(text) if self.session is None else parse_data_type(self.session, text)
-        )
 
 
 TimeMode = Literal["none", "processingtime", "eventtime"]
