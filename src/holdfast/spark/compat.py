@@ -163,9 +163,11 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
 
 
 def settings_of(session: SparkSession) -> dict[str, str]:
-    """Return the settings of a session."""
+    """Return the settings of a session. Raises `InvalidRequestError` for a session of Spark Connect 3.5."""
     if IS_PYSPARK_4:
         return dict(session.conf.getAll)
+    if not hasattr(session.conf, "_jconf"):
+        require_pyspark_4("Holdfast with Spark Connect", "use a classic session")
     return java_settings(cast("Any", session.conf)._jconf)
 
 
