@@ -81,9 +81,6 @@ else:
     class StatefulProcessorHandle:
         """The states and timers of a processor, for `StatefulProcessor.init`, with the methods that PySpark 4 documents."""
 
-        def __init__(self, statefulProcessorApiClient: Any) -> None:
-            raise NotImplementedError
-
     class StatefulProcessor(ABC):
         """A stateful function over the rows of each key, with the interface of PySpark 4's class of this name.
 
