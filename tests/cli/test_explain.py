@@ -1,5 +1,6 @@
 """`holdfast explain`."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -74,3 +75,20 @@ def test_a_failed_command_ends_with_the_code_of_its_cause(
     (tmp_path / "original" / "offsets" / "1").unlink()
     assert main([word.format(directory) for word in words]) in (1, 2, 3)
     assert capsys.readouterr().err.splitlines()[-1].endswith(f" [{code}]")
+
+
+@pytest.mark.usefixtures("as_without_spark")
+@pytest.mark.parametrize("damage", ["checkpoints/*/chk-4/_metadata", "offsets/3", "nothing"])
+def test_rollback_as_in_the_runbook_repairs_a_query(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = write_stopped(f"file://{tmp_path}")
+    for file in tmp_path.glob(f"**/{damage}"):
+        file.write_bytes(b"") if file.name == "_metadata" else file.unlink()
+    rollback = ["rollback", location]
+    assert main([*rollback, "--json"]) == 0
+    assert 3 in [row["checkpoint"] for row in json.loads(capsys.readouterr().out)]
+    assert main([*rollback, "--checkpoint", "3"]) == 0
+    assert main([*rollback, "--checkpoint", "3", "--yes"]) == 0
+    assert "resumes with batch 3" in capsys.readouterr().err
+    assert main(["verify", f"file://{tmp_path}/checkpoints"]) == 0
