@@ -31,7 +31,7 @@ class StatefulProcessorError(PySparkRuntimeError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type["StatefulProcessorError"], tuple[str]]:
-        return type(self), (str(self._message),)
+        return type(self), (str(self),)
 
 
 @dataclass(frozen=True)
