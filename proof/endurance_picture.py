@@ -85,7 +85,7 @@ def _panel(panel: Panel, top: int, last: float) -> list[str]:
         lines.append(f'<polyline class="curve" stroke="{colour}" points="{places}"/>')
         height = max(height + 16, down(curve.points[-1][1]))
         lines.append(
-            f'<text class="s" x="{_LEFT + _WIDTH + 10}" y="{height + 4:.1f}" style="fill: {colour}">'
+            f'<text class="s" x="{_LEFT + _WIDTH + 26}" y="{height + 4:.1f}" style="fill: {colour}">'
             f"{escape(curve.name)}</text>"
         )
     return lines
