@@ -152,6 +152,12 @@ def test_each_block_has_a_language_and_all_python_is_run(page: Path) -> None:
     assert page.read_text().count("```") == 2 * len(blocks)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_no_markup_unknown_to_github(page: Path) -> None:
+    """Notes are `> [!NOTE]`; admonitions and tabs of the site would be raw text on GitHub."""
+    assert re.findall(r"(?m)^ *(?:!!!|\?\?\?|===) .*", page.read_text()) == []
+
+
 def test_extras_on_pages_can_be_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {

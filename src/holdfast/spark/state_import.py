@@ -77,7 +77,7 @@ def import_spark_state(
         parallelism: Number of its subtasks; the query may start with another number.
         max_parallelism: Number of its key groups, as for `keyed`.
         ttl_ms: The time to live of each state that has one, in milliseconds, as the processor declares it.
-        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) for its stores; by
+        configuration: Spark settings (`spark.holdfast.*`, `spark.hadoop.*`) for its stores; by
             default those of the session.
 
     Returns:
