@@ -72,6 +72,8 @@ ENVIRONMENTS = {
         fresh=("--resolution", "lowest-direct"),
         suites=("library", "spark", "readme"),
     ),
+    "pyspark-3.5": _pyspark("3.5", "spark", "readme"),
+    "pyspark-4.0": _pyspark("4.0", "spark", "readme"),
     "pyspark-4.1": _pyspark("4.1", "spark", "readme"),
     "pyspark-4.2": _pyspark("4.2", "spark", "readme"),
     "pyspark-4.3": _pyspark("4.3", "spark", "connect", "readme"),
