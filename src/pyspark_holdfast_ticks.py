@@ -23,8 +23,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+except ImportError:  # PySpark 3.5, where `holdfast.spark.file_ticks` replaces this source
+
+    class DataSource:  # type: ignore[no-redef]
+        """Placeholder for the missing class."""
+
+    class DataSourceStreamReader:  # type: ignore[no-redef]
+        """Placeholder for the missing class."""
+
+    class InputPartition:  # type: ignore[no-redef]
+        """Placeholder for the missing class."""
+
+    IS_SUPPORTED = False
+else:
+    IS_SUPPORTED = True
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

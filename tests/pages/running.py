@@ -15,6 +15,8 @@ from contracts.patience import RUN_HANGS_S
 from pages.blocks import Block, blocks_of, python_of
 from pyspark.sql import SparkSession
 
+from holdfast.spark.compat import settings_of
+
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
 _SLEEP = re.compile(r"\bsleep \d+(?=; kill)")
@@ -71,7 +73,7 @@ def run_page(
 
 def _run_here(script: Path, spark: SparkSession) -> str:
     """Run a program in this process, where it finds the session; return its output."""
-    before = dict(spark.conf.getAll)
+    before = settings_of(spark)
     printed = StringIO()
     try:
         with redirect_stdout(printed), warnings.catch_warnings(action="default"):
@@ -79,7 +81,7 @@ def _run_here(script: Path, spark: SparkSession) -> str:
     finally:
         for query in spark.streams.active:
             query.stop()
-        for key, value in spark.conf.getAll.items():
+        for key, value in settings_of(spark).items():
             if key not in before:
                 spark.conf.unset(key)
             elif value != before[key]:

@@ -16,9 +16,10 @@ from jobs.processor_jobs import (
     processor_job,
     run_callbacks,
 )
+from jobs.pyspark_versions import requires_pyspark
+from jobs.stateful_processor import ListState, MapState, ValueState
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkRuntimeError
 from pyspark.sql import types as spark
-from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.processors import ProcessorFunction, StatefulProcessorError
@@ -182,6 +183,7 @@ def test_schema_with_two_fields_of_one_name_is_refused() -> None:
         _declare(lambda handle: handle.getValueState("v", twice))
 
 
+@requires_pyspark("4.0", "types for calendar intervals and collations")
 def test_unsupported_type_is_refused_on_the_driver() -> None:
     schema = spark.StructType([spark.StructField("x", spark.CalendarIntervalType())])
     with pytest.raises(InvalidRequestError, match="interval"):

@@ -19,6 +19,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 
 from holdfast import errors
 from holdfast.errors import CheckpointError
+from holdfast.spark.compat import java_stack_trace
 
 _INTERRUPTIONS = (
     "java.lang.InterruptedException",
@@ -87,7 +88,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _text(error: BaseException) -> str:
     """Return the text of an error, with the stack trace of the JVM."""
     if isinstance(error, CapturedException):
-        return str(error._stackTrace)  # noqa: SLF001  # not in its text by default
+        return java_stack_trace(error)  # not in its text by default
     return str(error)
 
 
