@@ -17,7 +17,12 @@ from pyspark.sql import SparkSession
 
 _ATTEMPTS = 3
 
-_PINNED = {"spark.sql.shuffle.partitions": "2", **ROCKSDB}
+_PINNED = {
+    "spark.sql.shuffle.partitions": "2",
+    # Without it Spark takes a log for that of a version before 2.4.
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
+    **ROCKSDB,
+}
 
 
 @dataclass(frozen=True)
