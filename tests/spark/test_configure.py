@@ -48,7 +48,7 @@ def test_default_text_of_each_setting_is_its_default() -> None:
             assert setting.parse(setting.default_text) == setting.default
 
 
-def test_values_become_options_of_spark() -> None:
+def test_values_become_spark_options() -> None:
     builder = SparkSession.builder
     configured = configure(
         builder,

@@ -1,4 +1,4 @@
-"""Declarations of processors, and calls at the wrong time: errors of Spark, with its classes."""
+"""Declarations of processors, and calls at the wrong time: Spark errors, with its classes."""
 
 import pickle
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_state_name_can_be_declared_once(first: str, second: str) -> None:
         _declare(lambda handle: (_get(handle, first, "v"), _get(handle, second, "v")))
 
 
-def test_two_value_states_with_one_name_raise_the_error_of_spark() -> None:
+def test_two_value_states_with_one_name_raise_the_spark_error() -> None:
     with pytest.raises(StatefulProcessorError) as caught:
         _declare(lambda handle: (_get(handle, "value", "v"), _get(handle, "value", "v")))
     assert isinstance(caught.value, PySparkRuntimeError)

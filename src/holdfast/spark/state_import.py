@@ -51,7 +51,7 @@ def import_spark_state(
         max_parallelism: Number of its key groups, as for `keyed`.
         ttl_ms: The time to live of each state that has one, in milliseconds, as the processor declares it.
         timeout: The `timeoutConf` of a query with `applyInPandasWithState` whose keys have timeouts.
-        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) for its stores; by
+        configuration: Spark settings (`spark.holdfast.*`, `spark.hadoop.*`) for its stores; by
             default those of the session.
 
     Returns:

@@ -219,7 +219,7 @@ def _check_uids(uids: set[str], known: Collection[str], new: Collection[str]) ->
     for uid in sorted(set(new) - uids):
         hint = _suggest(uid, uids) or "leave it out, or add a state"
         raise InvalidRequestError(f"operators= names {uid!r}, which has no state; {hint}")
-    # With a base, a new operator must be named in operators=, so that a misspelt uid doesn't become an operator.
+    # With a base, a new operator must be named in operators=, so that a misspelled uid doesn't become an operator.
     for uid in sorted(uids - set(known) - set(new)) if known else ():
         hint = " ".join(filter(None, [_suggest(uid, known), "name a new operator in operators="]))
         message = f"operator {uid!r} is not in the base, which has {sorted(known)}; {hint}"
