@@ -6,7 +6,7 @@ import pytest
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.processes import run_until_killed
-from jobs.totals_by_key import ROWS, check_totals, run, totals
+from jobs.totals_by_key import ROWS, Function, check_totals, run, totals
 from pyspark.sql import SparkSession
 
 from holdfast.backends.keyed import BackendName
@@ -17,15 +17,16 @@ from holdfast.spark.query import CLEANER
 
 # The demo kills its second job, which is by key and keeps its state in columns, at other points.
 @pytest.mark.parametrize("state_backend", ["rocksdb"], indirect=True)
+@pytest.mark.parametrize("function", ["totals", "state"])
 def test_killed_driver_loses_and_duplicates_nothing(
-    spark: SparkSession, tmp_path: Path, state_backend: BackendName
+    spark: SparkSession, tmp_path: Path, state_backend: BackendName, function: Function
 ) -> None:
     job = Job(spark, tmp_path / "job")
     job.feed(files=3, rows=ROWS)
-    run_until_killed("-m", "jobs.totals_by_key", str(job.directory), state_backend)
+    run_until_killed("-m", "jobs.totals_by_key", str(job.directory), state_backend, function)
     assert max(job.checkpoint_ids()) == BATCH
-    run(job, totals(job, parallelism=3))
-    check_totals(job)
+    run(job, totals(job, function=function, parallelism=3))
+    check_totals(job, function)
     CLEANER.wait()
     sweep(f"file://{job.checkpoints}", job.job_directory.name, grace_s=0)
     streams = job.latest().metadata.shared_streams()

@@ -1,4 +1,4 @@
-"""Spark's `transformWithState` as its own test cases call it, run by Holdfast: a plugin of pytest.
+"""Spark's `transformWithState` and `applyInPandasWithState` as its own test cases call them, run by Holdfast: a plugin of pytest.
 
 The cases are run unchanged. While they run, `rows.groupBy("id").transformWithState(…)` is
 `keyed(rows, "id", …).transformWithState(…)`, in both flavours.
@@ -57,6 +57,7 @@ def run_case(
         parallelism = 1 if SINGLE_SUBTASK in name else 2
         for method in ("transformWithState", "transformWithStateInPandas"):
             monkeypatch.setattr(GroupedData, method, _by_holdfast(method, parallelism))
+        monkeypatch.setattr(GroupedData, "applyInPandasWithState", _apply_by_holdfast)
         getattr(case, name)()
 
     # The settings of the classes of the cases (`conf`), without those of Spark's own state.
@@ -141,6 +142,14 @@ def _by_holdfast(method: str, parallelism: int) -> Callable[..., Any]:
         return Output(rows, output, timeMode.lower() != "none")
 
     return transform
+
+
+def _apply_by_holdfast(grouped: GroupedData, *arguments: Any) -> Output:
+    """Run a function for `applyInPandasWithState` on Holdfast."""
+    rows = grouped._df  # noqa: SLF001  # the only access
+    key = grouped.count().columns[:-1]
+    by_key = keyed(rows, key, uid="case", parallelism=2, persist=True)
+    return Output(rows, by_key.applyInPandasWithState(*arguments), has_timers=False)
 
 
 def _as_stream(rows: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The modules of Spark's own test cases of `transformWithState`.
+"""The modules of Spark's own test cases of `transformWithState` and `applyInPandasWithState`.
 
 They are Spark's, so none of their code is here. A PySpark has those of its version in the `pyspark.zip` that it ships to
 its workers. `SPARK_CHECKOUT` names a checkout of Spark to take them from instead.
@@ -33,7 +33,7 @@ def module_of_cases(name: str) -> Any:
     """Import a module of cases; skips the test if it does not exist.
 
     Args:
-        name: The module's name in `pyspark.sql.tests.pandas.streaming`.
+        name: The module's name in `pyspark.sql.tests.pandas.streaming`; with a dot first, in the package above.
     """
     if PYSPARK < (4, 3):
         pytest.skip(f"the cases are those of PySpark 4.3, and this is {pyspark.__version__}")
@@ -43,7 +43,7 @@ def module_of_cases(name: str) -> Any:
             f"Spark's own cases aren't in {folder}; SPARK_CHECKOUT can name a checkout of Spark "
             f"{pyspark.__version__}"
         )
-    return import_module(f"{PACKAGE}.pandas.streaming.{name}")
+    return import_module(f".{name}", f"{PACKAGE}.pandas.streaming")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The expected result of each of Spark's own test cases of `transformWithState` on Holdfast.
+"""The expected result of each of Spark's own test cases of `transformWithState` and `applyInPandasWithState` on Holdfast.
 
 A case that is not named here fails `test_each_case_of_spark_is_in_the_table`, so that cases of a new PySpark are reviewed.
 """
@@ -242,4 +242,26 @@ AGAINST_TESTER = Cases(
     skipped={"test_assert_classic_mode": NOT_OF_PROCESSORS},
 )
 
-ALL = (TRANSFORM_WITH_STATE, STATE_VARIABLES, TESTER, AGAINST_TESTER)
+APPLY_IN_PANDAS_WITH_STATE = Cases(
+    classes={
+        "function": (".test_pandas_grouped_map_with_state", "GroupedApplyInPandasWithStateTests")
+    },
+    passing=(
+        "test_apply_in_pandas_with_state_basic",
+        "test_apply_in_pandas_with_state_basic_fewer_data",
+        "test_apply_in_pandas_with_state_basic_more_data",
+        "test_apply_in_pandas_with_state_basic_no_state",
+        "test_apply_in_pandas_with_state_basic_no_state_no_data",
+        "test_apply_in_pandas_with_state_basic_with_null",
+        "test_apply_in_pandas_with_state_int_to_decimal_coercion",
+        "test_apply_in_pandas_with_state_output_batch_slicing",
+    ),
+    failing={
+        "test_apply_in_pandas_with_state_python_worker_random_failure": Fails(
+            "streams are written by foreachBatch", "needs foreachBatch"
+        ),
+    },
+    skipped={"test_assert_classic_mode": NOT_OF_PROCESSORS},
+)
+
+ALL = (TRANSFORM_WITH_STATE, STATE_VARIABLES, TESTER, AGAINST_TESTER, APPLY_IN_PANDAS_WITH_STATE)

@@ -27,7 +27,8 @@ def run_script(timeout: str) -> Function:
     def call(key: tuple[Any, ...], given: Any, state: GroupState) -> Iterator[pd.DataFrame]:
         frames = list(given)
         seen = [(list(frame.columns), frame["ops"].tolist()) for frame in frames]
-        yield _observation(("call", type(key[0]).__name__, seen), key, state)
+        numbers = [str(frame["ms"].dtype) for frame in frames if "ms" in frame]
+        yield _observation(("call", type(key[0]).__name__, seen, numbers), key, state)
         script = " ".join(text for _, rows in seen for text in rows).split()
         if state.hasTimedOut:
             script = on_timeout(state.get[0] if state.exists else len(key[0] or ""))
@@ -97,6 +98,8 @@ class Model:
         columns = list(rows[0]) if rows else ["k", "ops"]
         for key in _ascending({row["k"] for row in rows}):
             frame = pd.DataFrame([row for row in rows if row["k"] == key], columns=columns)
+            if "ms" in frame:
+                frame = frame.astype({"ms": "float64" if frame["ms"].isna().any() else "int64"})
             self._call(key, frame, batch_time, watermark, has_timed_out=False)
         now = {"ProcessingTimeTimeout": batch_time, "EventTimeTimeout": watermark}.get(
             self._timeout, 0

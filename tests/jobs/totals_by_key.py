@@ -1,18 +1,23 @@
-"""A query that keeps totals by key, and a check of them; `python -m jobs.totals_by_key DIR BACKEND` is killed."""
+"""A query that keeps totals by key, and a check of them; `python -m jobs.totals_by_key DIR BACKEND [FUNCTION]` is killed."""
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 from unittest import mock
 
+import pandas as pd
 import pyarrow.parquet as pq
 from jobs.job import Job, local_spark
 from jobs.killed import kill_before_commit
 from jobs.operators import Totals
 from jobs.session import jvm_of
+from pyspark.sql.streaming.state import GroupState
 
 import holdfast
 from holdfast.spark.operators import Sink
+from holdfast.spark.processors import GroupStateFunction
 from holdfast.spark.query import StatefulOperator
 
 KEYS = 4000
@@ -20,13 +25,31 @@ ROWS = 10_000
 """Rows of a file: enough for segments that are files."""
 
 
-def totals(job: Job, sink: Sink | None = None, **options: object) -> StatefulOperator:
+Function = Literal["totals", "state"]
+"""The function that keeps totals, by the name of its state: one over columns, or one for `applyInPandasWithState`."""
+
+
+def add_up(key: tuple[Any], frames: Any, state: GroupState) -> Iterator[pd.DataFrame]:
+    """Keep the number of rows and the sum of ids, and a timeout that is never reached."""
+    rows, ids = state.getOption or (0, 0)
+    for frame in frames:
+        rows, ids = rows + len(frame), ids + int(frame["id"].sum())
+    state.update((rows, ids))
+    state.setTimeoutDuration(1_000_000_000)
+    yield pd.DataFrame({"key": [key[0]], "rows": [rows], "ids": [ids]})
+
+
+def totals(
+    job: Job, sink: Sink | None = None, function: Function = "totals", **options: object
+) -> StatefulOperator:
     """Return the operator."""
+    schema, state = "key long, rows long, ids long", "rows long, ids long"
+    by_groups = (schema, state, "update", "ProcessingTimeTimeout")
     return job.operator(
-        Totals(),
+        Totals() if function == "totals" else GroupStateFunction(add_up, *by_groups),
         sink=sink or job.write,
         key="key",
-        schema="key long, rows long, ids long",
+        schema=schema,
         **options,
     )
 
@@ -37,12 +60,12 @@ def run(job: Job, operator: StatefulOperator) -> None:
     job.start(operator, rows, availableNow=True).awaitTermination()
 
 
-def check_totals(job: Job) -> None:
+def check_totals(job: Job, function: Function = "totals") -> None:
     """Check that the state, and the last output row of each key, are the totals of all rows."""
     fed = len(job.ids_fed)
     expected = {key: (len(ids), sum(ids)) for key in range(KEYS) if (ids := range(key, fed, KEYS))}
     pointer = job.latest().location.external_pointer
-    state = holdfast.read_state(pointer, "operator", "totals")
+    state = holdfast.read_state(pointer, "operator", function)
     values = zip(*(state.column(name).to_pylist() for name in ("key", "value")), strict=True)
     assert {key: (value["rows"], value["ids"]) for key, value in values} == expected
     last: dict[int, tuple[int, int]] = {}
@@ -53,15 +76,15 @@ def check_totals(job: Job) -> None:
     assert last == expected
 
 
-def main(directory: Path, backend: str) -> None:
+def main(directory: Path, backend: str, function: Function = "totals") -> None:
     """Run the job until it dies."""
     spark = local_spark()
     spark.conf.set("spark.holdfast.state.backend", backend)
     job = Job(spark, directory)
     commit = "holdfast.spark.query.coordinator.complete_checkpoint"
     with mock.patch(commit, kill_before_commit([jvm_of(spark), os.getpid()])):
-        run(job, totals(job))
+        run(job, totals(job, function=function))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])  # type: ignore[arg-type]  # names of the command line

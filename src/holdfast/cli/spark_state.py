@@ -1,4 +1,4 @@
-"""`holdfast import spark-state`: the state of a query with `transformWithState`, to a savepoint."""
+"""`holdfast import spark-state`: the state of a query of Spark, to a savepoint."""
 
 import argparse
 
@@ -21,13 +21,14 @@ from holdfast.errors import InvalidRequestError
 
 @command(
     "spark-state",
-    help="convert the state of Spark's transformWithState to a savepoint",
+    help="convert the state of Spark's transformWithState or applyInPandasWithState to a savepoint",
     description=(
-        "Convert the state of a stopped query with Spark's own transformWithState, in Python, to a\n"
-        "savepoint.\n\n"
-        "`holdfast restore` creates a checkpointLocation from it, from which the same processor resumes\n"
-        "with keyed(rows, key, uid=...).transformWithState(...): after the last committed batch, with\n"
-        "values, lists, maps, times to live, timers and the watermark. The query itself is only read.\n"
+        "Convert the state of a stopped query with Spark's own transformWithState, in Python, or\n"
+        "applyInPandasWithState to a savepoint.\n\n"
+        "`holdfast restore` creates a checkpointLocation from it, from which the same processor or\n"
+        "function resumes with the same method of keyed(rows, key, uid=...): after the last committed\n"
+        "batch, with values, lists, maps, times to live, timers, timeouts and the watermark. The query\n"
+        "itself is only read.\n"
         "Kept and lost state is reported before anything is written.\n\n"
         "A Spark in this process, with the settings of --conf, reads the state. Only the URI of the\n"
         "savepoint is printed on standard output."
@@ -66,6 +67,11 @@ from holdfast.errors import InvalidRequestError
             "time to live of a state's values, as declared by the processor: Spark stores only their time of "
             "expiry; may be repeated",
         ),
+        option(
+            "--timeout",
+            metavar="KIND",
+            help="timeoutConf of applyInPandasWithState, such as EventTimeTimeout: Spark stores only when keys time out",
+        ),
         flag("--dry-run", "report the result, but write nothing"),
         json_option("one object"),
         STORES,
@@ -89,6 +95,7 @@ def import_command(options: argparse.Namespace) -> int:
         parallelism=options.parallelism,
         max_parallelism=options.max_parallelism,
         ttl_ms=ttl_ms,
+        timeout=options.timeout,
         configuration=settings,
     )
     batch_id = planned.query.batch.batch_id

@@ -52,7 +52,7 @@ from holdfast.spark.processors import (
 )
 from holdfast.spark.sessions import quote_name
 from holdfast.spark.settings import Stores
-from holdfast.spark.state_import import describe
+from holdfast.spark.spark_state import describe
 from holdfast.spark_progress import SparkProgress, find_progress, sources_of
 from pyspark_holdfast_ticks import is_tick_offset
 

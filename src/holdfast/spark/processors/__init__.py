@@ -20,7 +20,13 @@ from holdfast.spark.processors.declarations import (
     TimeMode,
     parse_time_mode,
 )
-from holdfast.spark.processors.group_state import GroupStateFunction, GroupStateUserFunction
+from holdfast.spark.processors.group_state import (
+    STATE,
+    TIME_MODE_OF_TIMEOUT,
+    TIMEOUT,
+    GroupStateFunction,
+    GroupStateUserFunction,
+)
 from holdfast.spark.processors.processor_function import (
     INITIAL_STATE,
     NOTES,
@@ -40,7 +46,10 @@ from holdfast.spark.processors.value_types import struct_type
 __all__ = [
     "INITIAL_STATE",
     "NOTES",
+    "STATE",
+    "TIMEOUT",
     "TIME_MODES",
+    "TIME_MODE_OF_TIMEOUT",
     "Declaration",
     "DeclaredVariables",
     "Flavour",
