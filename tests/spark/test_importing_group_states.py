@@ -37,7 +37,7 @@ def count(key: tuple[Any, ...], frames: Any, state: GroupState) -> Iterator[pd.D
         return
     for frame in frames:
         n += len(frame)
-        latest_ms = max(latest_ms, int(frame["at"].max().timestamp() * 1000))
+        latest_ms = max(latest_ms, int(frame["ms"].max()))
     state.update((n,))
     state.setTimeoutTimestamp(max(latest_ms + 3000, state.getCurrentWatermarkMs()))
     yield pd.DataFrame({"key": [key[0]], "n": [n]})
@@ -46,7 +46,8 @@ def count(key: tuple[Any, ...], frames: Any, state: GroupState) -> Iterator[pd.D
 def rows_of(job: Job) -> DataFrame:
     """Return the rows of the source with a nullable key."""
     key = F.when(F.col("id") % 3 == 2, None).otherwise(F.concat(F.lit("key "), F.col("id") % 3))
-    return job.stream().select(key.alias("key"), "id", "at").withWatermark("at", "0 seconds")
+    rows = job.stream().select(key.alias("key"), "id", "at", F.unix_millis("at").alias("ms"))
+    return rows.withWatermark("at", "0 seconds")
 
 
 def output(grouped: Any, timeout: str = EVENT) -> Any:
@@ -57,9 +58,9 @@ def output(grouped: Any, timeout: str = EVENT) -> Any:
 @pytest.fixture
 def stopped_job(job: Job) -> Job:
     """Return a stopped job that has run its function in Spark's own operator, with pending timeouts."""
-    job.feed_at(0, 1 * SECOND, 2 * SECOND, 5 * SECOND)
-    job.feed_at(10 * SECOND, 11 * SECOND)
-    job.feed_at(11 * SECOND)
+    job.feed_at(0, 1 * SECOND, 2 * SECOND)
+    job.feed_at(10 * SECOND)
+    job.feed_at(11 * SECOND)  # the null key times out
     run_keyed(job, output(rows_of(job).groupBy("key")), settings=ROCKSDB)
     return job
 
@@ -69,7 +70,8 @@ def test_imported_function_continues_as_if_never_moved(stopped_job: Job) -> None
     left = f"{job.directory}/left"
     shutil.copytree(job.spark_checkpoint, left)
     job.feed_at(*(moment * SECOND for moment in (1, 14, 30, 31)))  # the first row is late
-    job.feed_at(*(moment * SECOND for moment in (60, 61, 62)))
+    job.feed_at(60 * SECOND)
+    job.feed_at(90 * SECOND)  # the null key times out again
     expected = run_keyed(job, output(rows_of(job).groupBy("key")), settings=ROCKSDB)
 
     pointer = import_spark_state(
