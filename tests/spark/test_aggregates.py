@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jobs.keyed_subtasks import KeyedSubtasks
+from jobs.pyspark_versions import JOB_ERRORS, VERSION
 from jobs.session import session_with
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructField, StructType
 
@@ -330,9 +330,8 @@ def test_aggregates_of_unordered_values_are_refused(spark: SparkSession) -> None
         "id as k",
         "array(id) as list",
         "map(id, id) as entries",
-        "named_struct('list', array(id), 'text', 'a' collate UNICODE_CI) as row",
-        "'a' collate UNICODE_CI as text",
-        "parse_json('1') as variant",
+        "named_struct('list', array(id), 'text', 'a') as row",
+        "'a' as text",
         "interval '1' year as months",
         "null as nothing",
     )
@@ -340,11 +339,14 @@ def test_aggregates_of_unordered_values_are_refused(spark: SparkSession) -> None
         "list": "array<bigint>",
         "entries": "map<bigint,bigint>",
         "row": "array<bigint>",
-        "text": "string collate UNICODE_CI",
-        "variant": "variant",
         "months": "interval year",
         "nothing": "void",
     }
+    if VERSION >= (4, 0):
+        rows = rows.selectExpr(
+            "* except (text)", "'a' collate UNICODE_CI as text", "parse_json('1') as variant"
+        )
+        wrong |= {"text": "string collate UNICODE_CI", "variant": "variant"}
     by_k = keyed(rows, "k", uid="o", parallelism=1)
     for name, kind in wrong.items():
         for aggregate in (
@@ -388,7 +390,7 @@ def test_overflow_of_a_combined_sum_is_an_error(spark: SparkSession, ansi: str) 
     with session_with(spark, {"spark.sql.ansi.enabled": ansi}):
         for name, aggregate in (("n", hf.sum("n")), ("w", hf.sum("w")), ("a", hf.avg("w"))):
             combined = operands_of(largest, ["k"], {name: aggregate})
-            with pytest.raises(PySparkException, match=f"aggregate '{name}': a sum does not fit"):
+            with pytest.raises(JOB_ERRORS, match=f"aggregate '{name}': a sum does not fit"):
                 rows_of(combined)
             single = operands_of(largest, ["k"], {name: aggregate}, combine=False)
             subtasks = KeyedSubtasks(lambda: Aggregation({name: aggregate}), KEY)  # noqa: B023
