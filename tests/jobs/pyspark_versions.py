@@ -3,8 +3,6 @@
 import pyarrow as pa
 import pyspark
 import pytest
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -15,10 +13,6 @@ FILE_MANAGER = (
     f"{'.checkpointing' if VERSION >= (4, 1) else ''}.FileSystemBasedCheckpointFileManager"
 )
 """Spark's class for files of a checkpointLocation on any Hadoop file system."""
-
-
-JOB_ERRORS = (PySparkException, Py4JJavaError)
-"""Errors of a job that failed in the JVM; PySpark 3.5 doesn't convert each of them."""
 
 
 def requires_pyspark(version: str, feature: str) -> pytest.MarkDecorator:
