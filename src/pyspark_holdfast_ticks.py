@@ -35,6 +35,9 @@ except ImportError:  # PySpark 3.5, where `holdfast.spark.file_ticks` replaces t
     class DataSourceStreamReader:  # type: ignore[no-redef]
         """Placeholder for the missing class."""
 
+    class InputPartition:  # type: ignore[no-redef]
+        """Placeholder for the missing class."""
+
     IS_SUPPORTED = False
 else:
     IS_SUPPORTED = True
