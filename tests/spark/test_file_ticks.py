@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from contracts.patience import wait_until
 from jobs.job import Job
-from jobs.operators import TimesReporter
+from jobs.operators import Groups
 
 import pyspark_holdfast_ticks
 from holdfast.common import SYSTEM_CLOCK
@@ -70,9 +70,8 @@ def test_failed_write_of_a_request_is_an_error(idle_ticks: IdleTicks) -> None:
 
 def run(job: Job) -> None:
     idle_ticks = IdleTicks()
-    operator = job.operator(TimesReporter(), schema=TimesReporter.schema, idle_ticks=idle_ticks)
-    rows = idle_ticks.add_to(job.stream().withWatermark("at", "10 seconds"))
-    job.start(operator, rows=rows, availableNow=True).awaitTermination()
+    operator = job.operator(Groups(1), idle_ticks=idle_ticks)
+    job.start(operator, rows=idle_ticks.add_to(job.stream()), availableNow=True).awaitTermination()
 
 
 @pytest.mark.skipif(not pyspark_holdfast_ticks.IS_SUPPORTED, reason="not for PySpark 3.5")
