@@ -194,8 +194,9 @@ flink-libraries: setup | $(UV)
 	  mv "$$new/whole" "$(FLINK_LIBRARIES)"; }
 
 .PHONY: docs
-docs: setup ## write the pages that are made from code
+docs: setup ## write the pages and pictures that are made from code
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.pictures
 	$(BIN)/python infra/checks/folder_map.py
 
 # Warnings are errors: links and anchors that lead nowhere, pages that are not in mkdocs.yml. The

@@ -9,6 +9,7 @@ import pytest
 from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import FailsOnce, Groups, RowNumbers, TimesReporter
 from jobs.processors import InitializedTotals
+from jobs.pyspark_version import PYSPARK
 from jobs.session import ROCKSDB, session_with
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from pyspark.errors import PySparkException
@@ -35,9 +36,13 @@ from holdfast.spark.processors import session_settings
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark_progress import SparkProgress
 
+HAS_SESSIONS_OF_QUERIES = PYSPARK >= (4, 3)
+
 
 @pytest.fixture
 def job(connect: ConnectServer, tmp_path: Path) -> Iterator[ConnectJob]:
+    if not HAS_SESSIONS_OF_QUERIES:
+        pytest.skip("batches on Spark Connect have the settings of their query since PySpark 4.3")
     job = ConnectJob(connect, tmp_path / "job")
     yield job
     job.spark.stop()
@@ -70,6 +75,15 @@ def test_rows_are_written_once_and_a_repeated_batch_is_skipped(job: ConnectJob) 
     assert progress.batch_id == 3
     assert progress.checkpoint_location == f"file://{job.spark_checkpoint}"
     assert progress.offsets == (job.spark_checkpoint / "offsets" / "3").read_text()
+
+
+@pytest.mark.skipif(HAS_SESSIONS_OF_QUERIES, reason="refused before PySpark 4.3")
+def test_older_servers_are_refused(connect: ConnectServer, tmp_path: Path) -> None:
+    job = ConnectJob(connect, tmp_path / "job")
+    job.feed(files=1)
+    with pytest.raises(PySparkException, match=r"need PySpark 4\.3 or later on the server"):
+        job.run(job.operator(Groups(1)))
+    job.spark.stop()
 
 
 def test_sink_sees_the_application_id_assigned_by_a_rollback(

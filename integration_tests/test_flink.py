@@ -153,7 +153,7 @@ def test_job_of_the_guide_has_equal_results_in_flink_and_pyspark(
     (later / "orders.csv").write_text("ann,tea,10\neve,milk,2\nmax,tea,9\n")
     savepoints, pointer = f"file://{tmp_path}/savepoints", f"file://{tmp_path}/orders"
     *totals, _ = flink_job("Orders", str(later), "3", savepoints, pointer)
-    page = (ROOT / "docs" / "move-a-flink-job.md").read_text()
+    page = (ROOT / "docs" / "from-flink.md").read_text()
     for customer, total, products in totals:
         pairs = [pair.split("=") for pair in products.strip("{}").split(", ")]
         assert f"\n{customer} {total} {[(name, int(sum)) for name, sum in pairs]}\n" in page

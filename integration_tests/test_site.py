@@ -39,6 +39,15 @@ async () => {
 }
 """
 
+TEXT_OUTSIDE_ITS_BOX = """
+() => [...document.querySelectorAll('text')].filter(text => {
+  const inside = text.getBBox();
+  const box = (text.closest('g') || document).querySelector('rect').getBBox();
+  return inside.x < box.x + 4 || inside.x + inside.width > box.x + box.width - 4
+    || inside.y < box.y || inside.y + inside.height > box.y + box.height;
+}).map(one => one.textContent)
+"""
+
 HEADINGS = """
 () => [...document.querySelectorAll('.md-content :is(h1, h2, h3, h4, h5, h6)')].map(one => Number(one.tagName[1]))
 """
@@ -148,6 +157,14 @@ def test_links_of_a_page_lead_somewhere(views: dict[str, View], name: str) -> No
             url, anchor = urldefrag(unquote(link.removeprefix("file://")))
             assert Path(url).is_file(), link
             assert anchor in views[Path(url).stem].anchors, link
+
+
+def test_text_of_pictures_is_inside_its_box(browser: Browser) -> None:
+    with open_page(browser) as (page, _, _):
+        for picture in sorted((ROOT / "docs" / "images").glob("*.svg")):
+            page.goto(picture.as_uri())
+            assert page.locator("text").count() > 0
+            assert page.evaluate(TEXT_OUTSIDE_ITS_BOX) == [], picture.name
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

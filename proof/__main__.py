@@ -164,18 +164,24 @@ def _write(page: Path, results: dict[str, list[Result]]) -> None:
     run = [row for row in ROWS if row.name in results]
     lines = ["| what is done | cases | what must hold | failed |", "|---|---|---|---|"]
     lines += [_line(row, combine(each.outcome for each in results[row.name])) for row in run]
-    forms = sorted({_form(each) for row in run for each in results[row.name]})
+    runs = [each for row in run for each in results[row.name]]
+    forms = [
+        _form(name, seeds)
+        for name, seeds in (
+            ("Short form", {each.seed for each in runs if each.is_short}),
+            ("Long form", {each.seed for each in runs if not each.is_short}),
+        )
+        if seeds
+    ]
     head, _, rest = page.read_text().partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not end:
         raise SystemExit(f"{page} has no place for a table: {_BEGIN} and {_END}")
-    page.write_text(
-        "\n".join([f"{head}{_BEGIN}", *lines, "", f"{'; '.join(forms)}.", f"{_END}{tail}"])
-    )
+    page.write_text("\n".join([f"{head}{_BEGIN}", *lines, "", " ".join(forms), f"{_END}{tail}"]))
 
 
-def _form(result: Result) -> str:
-    return f"Seed {result.seed}, {'short' if result.is_short else 'long'} form"
+def _form(name: str, seeds: set[int]) -> str:
+    return f"{name}, seeds {', '.join(map(str, sorted(seeds)))}."
 
 
 def _cpu_s() -> float:

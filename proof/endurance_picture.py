@@ -9,9 +9,10 @@ _LEFT, _WIDTH, _HEIGHT, _TOP, _STEP = 70, 420, 120, 76, 190
 _WHOLE = 760
 _COLOURS = ("#0b6b63", "#b5533c", "#5b6fae", "#8a6d3b")
 _STYLE = """
-    text { font: 13px system-ui, sans-serif; fill: #16302e; }
+    text { font: 14px -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #16302e; }
     .h { font-size: 15px; font-weight: 600; }
-    .s { font-size: 12px; fill: #44605d; }
+    .s { font-size: 13px; fill: #44605d; }
+    @media (prefers-color-scheme: dark) { svg { filter: invert(0.9) hue-rotate(180deg); } }
     .grid { stroke: #cfe0dd; stroke-width: 1; }
     .curve { fill: none; stroke-width: 1.6; }
 """
@@ -84,7 +85,7 @@ def _panel(panel: Panel, top: int, last: float) -> list[str]:
         lines.append(f'<polyline class="curve" stroke="{colour}" points="{places}"/>')
         height = max(height + 16, down(curve.points[-1][1]))
         lines.append(
-            f'<text class="s" x="{_LEFT + _WIDTH + 10}" y="{height + 4:.1f}" style="fill: {colour}">'
+            f'<text class="s" x="{_LEFT + _WIDTH + 26}" y="{height + 4:.1f}" style="fill: {colour}">'
             f"{escape(curve.name)}</text>"
         )
     return lines

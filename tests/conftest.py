@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from older_pyarrow import collect_ignore, pytest_collection_modifyitems
 from xdist_scheduler import (
     pytest_collection,
     pytest_collection_finish,
@@ -31,8 +32,10 @@ for name, examples in (("quick", 20), ("dev", 50), ("ci", 500), ("nightly", 20_0
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 __all__ = [
+    "collect_ignore",
     "pytest_collection",
     "pytest_collection_finish",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",

@@ -3,6 +3,7 @@ import os
 import re
 import shlex
 import tomllib
+from importlib.metadata import metadata, requires
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # only its results are used, which are Any
 from contracts.patience import HANGS_S
 from contracts.processes import output_of, python
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = [ROOT / ".github" / "workflows" / f"{name}.yml" for name in ("ci", "docs", "release")]
@@ -151,6 +153,18 @@ def test_workflows_test_the_pythons_of_the_classifiers() -> None:
     ci, _, release = (yaml.safe_load(file.read_text())["jobs"] for file in WORKFLOWS)
     assert release["test"]["strategy"]["matrix"]["python"] == supported
     assert set(supported) < set(ci["checks"]["strategy"]["matrix"]["python"])
+
+
+def test_only_extras_of_spark_install_pyspark_or_pandas() -> None:
+    extras = ["", *(metadata("holdfast").get_all("Provides-Extra") or [])]
+    installing = set()
+    for requirement in map(Requirement, requires("holdfast") or []):
+        if requirement.name in {"pyspark", "pandas"} or requirement.extras & {"spark", "connect"}:
+            marker = requirement.marker
+            installing |= {
+                name for name in extras if not marker or marker.evaluate({"extra": name})
+            }
+    assert installing == {"spark", "connect", "all"}
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda file: file.name)

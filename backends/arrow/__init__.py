@@ -42,6 +42,7 @@ from holdfast.backends.arrow.nesting import (
     is_bytes,
     is_list,
     is_text,
+    map_array,
     mapped_type,
     nullable_type,
     offsets_of,

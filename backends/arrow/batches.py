@@ -52,16 +52,16 @@ def gather(
         if not batch.num_rows:
             continue
         if gathered and gathered_bytes + size_of(batch) > MAX_BATCH_BYTES:
-            yield pa.concat_batches(gathered)
+            yield _concatenate(gathered)
             gathered, rows, gathered_bytes = [], 0, 0
         gathered.append(batch)
         rows += batch.num_rows
         gathered_bytes += size_of(batch)
         if max_rows is not None and rows >= max_rows:
-            yield pa.concat_batches(gathered)
+            yield _concatenate(gathered)
             gathered, rows, gathered_bytes = [], 0, 0
     if gathered:
-        yield pa.concat_batches(gathered)
+        yield _concatenate(gathered)
 
 
 def compact_chunks(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArray:
@@ -111,6 +111,15 @@ def take_rows(
     yield from take_rows(parts, rows[middle:])
 
 
+def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Make one batch of several; `pa.concat_batches` exists since pyarrow 19."""
+    if hasattr(pa, "concat_batches"):
+        return pa.concat_batches(batches)
+    columns = pa.Table.from_batches(batches).columns
+    arrays = [pa.concat_arrays(column.chunks) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=batches[0].schema)
+
+
 def _take(parts: Sequence[pa.RecordBatch], rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
     if len(parts) == 1:
         return parts[0].take(pa.array(rows))
@@ -123,7 +132,7 @@ def _take(parts: Sequence[pa.RecordBatch], rows: npt.NDArray[np.int64]) -> pa.Re
         batches.append(part.take(pa.array(part_rows - (ends[number] - part.num_rows))))
     position = np.empty(len(rows), np.int64)
     position[order] = np.arange(len(rows))
-    return pa.concat_batches(batches).take(pa.array(position))
+    return _concatenate(batches).take(pa.array(position))
 
 
 _VIEW_NUMBERS = 4

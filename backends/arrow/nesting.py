@@ -158,9 +158,28 @@ def with_children(array: pa.Array, children: Sequence[pa.Array], type: pa.DataTy
     is_large = types.is_large_list(type)
     offsets = pa.array(offsets_of(array), pa.int64() if is_large else pa.int32())
     if types.is_map(type):
-        return pa.MapArray.from_arrays(offsets, *children, type=type, mask=mask)
+        return map_array(offsets, *children, type=type, mask=mask)
     make = pa.LargeListArray if is_large else pa.ListArray
     return make.from_arrays(offsets, *children, type=type, mask=mask)
+
+
+def map_array(
+    offsets: pa.Array, keys: pa.Array, items: pa.Array, *, type: pa.MapType, mask: pa.Array | None
+) -> pa.MapArray:
+    """Build an array of maps.
+
+    Args:
+        offsets: First entry of each map, and the end of the last map.
+        keys: Keys of all maps.
+        items: Items of all maps.
+        type: Type of the result.
+        mask: Whether each map is null. `MapArray.from_arrays` has this argument since pyarrow 17.
+    """
+    if mask is None:
+        return pa.MapArray.from_arrays(offsets, keys, items, type=type)
+    entries = pa.StructArray.from_arrays([keys, items], fields=[type.key_field, type.item_field])
+    buffers = [pc.invert(mask).buffers()[1], offsets.buffers()[1]]
+    return pa.MapArray.from_buffers(type, len(mask), buffers, children=[entries])
 
 
 def conform(array: pa.Array, type: pa.DataType) -> pa.Array:

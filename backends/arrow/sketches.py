@@ -55,7 +55,8 @@ def _datasketches() -> ModuleType:
     except ImportError as error:
         raise InvalidRequestError(
             "sketches of distinct values need a package, here and on every executor: "
-            "pip install 'holdfast[sketches]'"
+            "pip install 'holdfast[sketches]'. On Python 3.14 install datasketches itself, with a "
+            "C++ compiler: it has no wheel yet"
         ) from error
     package: ModuleType = datasketches
     return package

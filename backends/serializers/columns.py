@@ -19,7 +19,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import QuickType, children_of, objects_of, offsets_of, paths_in
+from holdfast.backends.arrow import (
+    QuickType,
+    children_of,
+    map_array,
+    objects_of,
+    offsets_of,
+    paths_in,
+)
 from holdfast.backends.serializers.arrow_migration import Default
 
 
@@ -308,7 +315,7 @@ class DictColumn(ObjectColumn):
         keys = self._key.write(list(chain.from_iterable(present)), checked=checked)
         values = list(chain.from_iterable(map(dict.values, present)))
         items = self._value.write(values, checked=checked)
-        return pa.MapArray.from_arrays(offsets(present), keys, items, type=self.type, mask=mask)
+        return map_array(offsets(present), keys, items, type=self.type, mask=mask)
 
     def read(self, array: pa.Array) -> list[Any]:
         keys, items = children_of(array)

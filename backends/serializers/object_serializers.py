@@ -18,7 +18,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, IncompatibleValueError, QuickType, missing_field
+from holdfast.backends.arrow import (
+    Elements,
+    IncompatibleValueError,
+    QuickType,
+    missing_field,
+    types_in,
+)
 from holdfast.backends.serializers.arrow_migration import IncompatibleTypeError, Rules, change_of
 from holdfast.backends.serializers.column_choice import object_column
 from holdfast.backends.serializers.columns import NoColumnError, ObjectColumn
@@ -186,12 +192,24 @@ def object_conversion(
             if stored.kind == "messagepack":
                 encoded = pack_elements(chunk)
             else:
-                encoded = _encode(chunk.to_pylist(maps_as_pydicts="strict"))
+                encoded = _encode(_with_dicts(chunk))
             return objects.migrate(encoded, stored.fields, dropped)
         except (IncompatibleValueError, LookupError, ValueError) as error:
             raise IncompatibleTypeError(str(error)) from None
 
     return convert
+
+
+def _with_dicts(chunk: pa.Array) -> list[Any]:
+    """Return the elements of a column, with dicts for maps."""
+    if not any(map(pa.types.is_map, types_in(chunk.type))):
+        return list(chunk.to_pylist())
+    try:
+        return list(chunk.to_pylist(maps_as_pydicts="strict"))
+    except TypeError:
+        raise IncompatibleTypeError(
+            "it was stored by Arrow and has maps, which only pyarrow 20 and later read as dicts"
+        ) from None
 
 
 def pack_elements(chunk: pa.Array) -> bytes:

@@ -17,9 +17,10 @@ _COLOURS = {
     "flink-rocksdb": "#9a4f96",
 }
 _STYLE = """
-    text { font: 13px system-ui, sans-serif; fill: #16302e; }
+    text { font: 14px -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #16302e; }
     .h { font-size: 15px; font-weight: 600; }
-    .s { font-size: 12px; fill: #44605d; }
+    .s { font-size: 13px; fill: #44605d; }
+    @media (prefers-color-scheme: dark) { svg { filter: invert(0.9) hue-rotate(180deg); } }
     .grid { stroke: #cfe0dd; stroke-width: 1; }
     .curve { fill: none; stroke-width: 2; }
     .first { stroke-width: 3.5; }

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import holdfast as hf
@@ -94,6 +95,18 @@ class FrameTotal(_Total):
         yield pd.DataFrame({"key": [key_], "n": [n], "total": [amount]})
 
 
+def group_total(
+    key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Do the same as `FrameTotal`, in a function for `applyInPandasWithState`."""
+    n, total = state.getOption or (0, 0.0)
+    for frame in frames:
+        n += len(frame)
+        total += float(frame["value"].sum())
+    state.update((n, total))
+    yield pd.DataFrame({"key": [key[0]], "n": [n], "total": [total]})
+
+
 @dataclass(frozen=True)
 class Part:
     """A group of queries measured together.
@@ -125,9 +138,11 @@ _PARTS = [
     Part("aggregates", 1000, first_rounds=1),
     Part("rows", 1000, first_rounds=1),
     Part("frames", 1000, first_rounds=1),
+    Part("functions", 1000, first_rounds=1),
     Part("aggregates", 100_000),
     Part("rows", 100_000, rows=20_000, batches=3, rounds=2, warm_up=2),
     Part("frames", 100_000, rows=20_000, batches=2, rounds=2, warm_up=2),
+    Part("functions", 100_000, rows=20_000, batches=2, rounds=2, warm_up=2),
     Part("aggregates", 1_000_000, batches=4, rounds=2),
     Part("rows", 1_000_000, rows=1000, batches=20, rounds=1, warm_up=5),
 ]
@@ -314,7 +329,7 @@ def report(part: Part, periods: dict[str, list[float]], cpu: BatchCpu) -> list[s
             lines.append(
                 f"| {part.title} | `{name}` | {faster:.2f} | {less:.2f} | {less_without:.2f} |"
             )
-    if part.group == "frames":
+    if part.group in ("frames", "functions"):
         own = statistics.median(own_ms(part.keys, part.rows) for _ in range(5))
         print(f"{'of it the own code of the class':62}({own:5.0f})", flush=True)
     return lines
@@ -376,6 +391,18 @@ def _our_frames(stream: DataFrame, checkpoint: str) -> Any:
     return _start(totals, checkpoint)
 
 
+def _native_functions(stream: DataFrame, checkpoint: str) -> Any:
+    grouped = stream.groupBy("key")
+    totals = grouped.applyInPandasWithState(group_total, _RESULT, _STATE, "update", "NoTimeout")
+    return _start(totals, checkpoint)
+
+
+def _our_functions(stream: DataFrame, checkpoint: str) -> Any:
+    grouped = _ours(stream)
+    totals = grouped.applyInPandasWithState(group_total, _RESULT, _STATE, "update", "NoTimeout")
+    return _start(totals, checkpoint)
+
+
 _GROUPS: dict[str, dict[str, Start]] = {
     "aggregates": {
         "Spark: groupBy().agg()": _native_aggregates,
@@ -389,6 +416,10 @@ _GROUPS: dict[str, dict[str, Start]] = {
     "frames": {
         "Spark: transformWithStateInPandas": _native_frames,
         "Holdfast: transformWithStateInPandas": _our_frames,
+    },
+    "functions": {
+        "Spark: applyInPandasWithState": _native_functions,
+        "Holdfast: applyInPandasWithState": _our_functions,
     },
 }
 

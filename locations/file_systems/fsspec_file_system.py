@@ -98,7 +98,7 @@ class FsspecFileSystem:
                         raise
             if missing and stores.kind(store, path) != "directory":
                 message = f"fsspec's {self._protocol} can't create directories; use another store"
-                raise InvalidRequestError(message, uri)
+                raise InvalidRequestError(message, uri, kind="location")
 
     def create(self, uri: str, /) -> FileOutputStream:
         if self._protocol not in _LIKE_POSIX | _WITHOUT_DIRECTORIES:

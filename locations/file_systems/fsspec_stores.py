@@ -288,7 +288,7 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
         message = (
             f"fsspec can't perform the request ({text}); check its configuration of the protocol"
         )
-        return InvalidRequestError(message, uri)
+        return InvalidRequestError(message, uri, kind="connection")
     return shortage_of(error, uri) or StorageUnavailableError(f"store failed ({text})", uri)
 
 

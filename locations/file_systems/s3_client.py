@@ -177,7 +177,9 @@ def _make(settings: S3Settings) -> Connection:
             _sign_parts_by_checksum(client)
         return Connection(client, session.get_credentials())
     except (BotoCoreError, ValueError) as error:
-        raise InvalidRequestError(f"S3 client can't be created ({error})") from error
+        raise InvalidRequestError(
+            f"S3 client can't be created ({error})", kind="connection"
+        ) from error
 
 
 def _sign_parts_by_checksum(client: Any) -> None:

@@ -233,5 +233,7 @@ def _without_answer(error: Exception, uri: str, operation: str) -> CheckpointErr
         message = "endpoint does not support TLS; use http://"
         return InvalidRequestError(message, uri, kind="connection")
     if name in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
-        return InvalidRequestError(f"S3 request is not valid ({operation}: {name})", uri)
+        return InvalidRequestError(
+            f"S3 request is not valid ({operation}: {name})", uri, kind="setting"
+        )
     return StorageUnavailableError(f"S3 did not answer {operation} ({name})", uri)

@@ -79,7 +79,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
         if isinstance(self._policy, str):
             known = ", ".join(repr(name) for name in _POLICIES if name)
             message = f"host_key_policy of sftp must be one of {known}, got {self._policy!r}"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(message, kind="setting")
         super().__init__(host, **settings)
 
     def _connect(self) -> None:

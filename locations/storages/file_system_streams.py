@@ -79,7 +79,7 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
                     f"state has more than {self._inline_threshold} bytes, the maximum of memory storage; use a "
                     "checkpoint directory"
                 )
-                raise InvalidRequestError(message)
+                raise InvalidRequestError(message, kind="setting")
             self.flush_to_file()
         if len(view) >= self._buffer_bytes and self._path_prefix is not None:
             with self._closed_on_failure():

@@ -76,7 +76,7 @@ def check_job_id(job_id: str) -> str:
             f"job id {job_id!r} can't name a directory; use 1 to 128 letters, digits, '.', '_' or "
             f"'-' that don't start with '.' and are not {MARKER!r}"
         )
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(message, kind="setting")
     return job_id
 
 

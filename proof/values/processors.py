@@ -145,9 +145,11 @@ class Processor(StatefulProcessor):
 
 
 def _open_state(handle: Any, name: str, kind: StateKind) -> Any:
-    schema = from_arrow_type(kind.type)
+    schema = from_arrow_type(kind.type, prefer_timestamp_ntz=True)
     if kind.name == "map":
-        return handle.getMapState(name, from_arrow_type(kind.map_key), schema, kind.ttl_ms)
+        return handle.getMapState(
+            name, from_arrow_type(kind.map_key, prefer_timestamp_ntz=True), schema, kind.ttl_ms
+        )
     get = handle.getValueState if kind.name == "value" else handle.getListState
     return get(name, schema, kind.ttl_ms)
 
@@ -216,7 +218,7 @@ def _plain(value: Any, kind: Any) -> Any:
 
 def run_case(case: CallCase) -> Comparisons:
     """Run all batches of a processor, and compare its calls, states, timers and output."""
-    output: Any = from_arrow_type(pa.struct(list(case.output)))
+    output: Any = from_arrow_type(pa.struct(list(case.output)), prefer_timestamp_ntz=True)
     made: list[CallBatch] = []
 
     def make(batch: CallBatch) -> ProcessorFunction:

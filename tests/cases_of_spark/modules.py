@@ -15,6 +15,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from jobs.pyspark_version import PYSPARK
 from pyspark import cloudpickle
 
 PACKAGE = "pyspark.sql.tests"
@@ -32,8 +33,10 @@ def module_of_cases(name: str) -> Any:
     """Import a module of cases; skips the test if it does not exist.
 
     Args:
-        name: The module's name in `pyspark.sql.tests.pandas.streaming`, which Spark has since 4.2.
+        name: The module's name in `pyspark.sql.tests.pandas.streaming`.
     """
+    if PYSPARK < (4, 3):
+        pytest.skip(f"the cases are those of PySpark 4.3, and this is {pyspark.__version__}")
     folder = folder_of_cases()
     if not _has_package(folder):
         pytest.skip(

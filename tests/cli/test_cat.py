@@ -198,9 +198,7 @@ def test_values_have_the_documented_form(
     assert lines(capsys) == [{"subtask": 0, "value": expected}]
 
 
-def test_a_missing_value_of_an_extension_type_is_null(
-    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_uuid_is_null(checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]) -> None:
     ids = pa.array([None, b"a" * 16], pa.binary(16)).cast(pa.uuid())
     elements = pa.StructArray.from_arrays([ids], ["id"])
     checkpoint.add(

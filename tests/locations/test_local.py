@@ -166,6 +166,29 @@ else:
             file_system.delete_tree(f"{directory}/a")
         assert caught.value.kind == "refused"
 
+    @pytest.mark.parametrize(
+        ("number", "code"),
+        [
+            (errno.EACCES, "HF-REFUSED"),
+            (errno.EROFS, "HF-REFUSED"),
+            (errno.ENAMETOOLONG, "HF-LOCATION"),
+            (errno.ENOSPC, "HF-STORAGE-FULL"),
+            (errno.EIO, "HF-STORE-FAILED"),
+        ],
+    )
+    def test_error_of_the_disk_names_the_operation(
+        self, directory: str, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+    ) -> None:
+        def fail(path: str, mode: int) -> None:
+            raise OSError(number, os.strerror(number), path, mode)
+
+        monkeypatch.setattr(os, "mkdir", fail)
+        with pytest.raises(CheckpointError) as caught:
+            LocalFileSystem().prepare_directory(f"{directory}/new")
+        assert str(caught.value).startswith("can't create directory: ")
+        assert f"({os.strerror(number)})" in str(caught.value)
+        assert caught.value.code == code
+
     @pytest.mark.parametrize("call", ["write", "fsync"])
     def test_file_without_a_piece_is_never_committed(
         self,

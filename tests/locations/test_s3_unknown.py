@@ -78,6 +78,7 @@ def test_unreachable_store_has_done_nothing(store: Store, name: str) -> None:
     error = outcome(OPERATIONS[name], store)
     forget_clients(url)
     assert type(error) is StorageUnavailableError
+    assert "S3 did not answer PutObject (" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ If they can't run, the tests that request them are skipped with the reason.
 import sys
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +78,8 @@ def kill_tree(*roots: psutil.Process) -> None:
     """Kill processes and their descendants, and wait until they have ended."""
     processes = [member for root in roots for member in (root, *root.children(recursive=True))]
     for process in processes:
-        process.kill()  # ignores ended processes, and new ones with the same id
+        with suppress(psutil.NoSuchProcess):
+            process.kill()  # ignores new processes with the same id
     _, alive = psutil.wait_procs(processes, timeout=HANGS_S)
     assert not alive
 

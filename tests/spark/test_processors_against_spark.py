@@ -1,14 +1,6 @@
 """Processors over our state behave as in Spark's own `transformWithState`, batch by batch, and leave the same state."""
 
-import json
-import os
 import random
-import shutil
-import tempfile
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from jobs.both_sides import Batch, both_sides
 from jobs.scripted import Model, Scripted, render_script
-from jobs.session import ROCKSDB, session_with
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import holdfast
@@ -26,7 +17,6 @@ from holdfast import keyed, stateful_query
 from holdfast.locations import latest_checkpoint
 
 _BATCHES = 6
-_ATTEMPTS = 3
 _TTL_MS = 60
 _UID = "scripted"
 
@@ -37,7 +27,6 @@ examples = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 
-_PINNED = {"spark.sql.shuffle.partitions": "2", **ROCKSDB}
 
 Stored = tuple[Any, int | None]
 """A value, and the time in milliseconds at which it expires."""
@@ -45,14 +34,6 @@ NO_VALUE: Stored = (None, None)
 
 State = dict[tuple[Any, ...], list[Stored]]
 """The value or the list elements, by the variable's name, the key, and the map key; timers by their time."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows, and the time of their batch in milliseconds."""
-
-    rows: list[dict[str, Any]]
-    at_ms: int
 
 
 def batches(seed: int, operations: str) -> list[Batch]:
@@ -75,90 +56,6 @@ def batches(seed: int, operations: str) -> list[Batch]:
         generated.append(Batch(rows, clock))
     clock += 20
     return [*generated, Batch([{"k": key, "ms": clock, "ops": "v1"} for key in keys], clock)]
-
-
-class LoggedBatches:
-    """The source of a query and its checkpointLocation, with the batches that it will run.
-
-    Spark logs the time of a batch before the batch runs. A query that starts runs the last logged batch again, with the
-    logged time, if it was not committed. So batches that have never run are logged here, with times of the test, and each
-    batch is a start of the query.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.source = directory / "source"
-        self.checkpoint = directory / "checkpoint"
-        self._count = 0
-        for folder in (self.source, self.checkpoint / "offsets", self.checkpoint / "sources" / "0"):
-            folder.mkdir(parents=True)
-        (self.checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-
-    def begin(self, rows: Sequence[Mapping[str, Any]], at_ms: int) -> int:
-        """Log a batch of rows that was begun at a time, milliseconds since 1970. Return its watermark."""
-        number, self._count = self._count, self._count + 1
-        file = self.source / f"{number}.json"
-        file.write_text("\n".join(map(json.dumps, rows)))
-        file_ms = int(os.stat(file).st_mtime * 1000)
-        entry = {"path": file.as_uri(), "timestamp": file_ms, "batchId": number}
-        watermark = 0
-        if number:
-            done = (self.checkpoint / "commits" / str(number - 1)).read_text()
-            watermark = json.loads(done.splitlines()[-1])["nextBatchWatermarkMs"]
-        times = {"batchWatermarkMs": watermark, "batchTimestampMs": at_ms, "conf": _PINNED}
-        self._log("sources/0", number, entry)
-        self._log("offsets", number, times, {"logOffset": number})
-        return watermark
-
-    def _log(self, log: str, number: int, *lines: Mapping[str, Any]) -> None:
-        text = "\n".join(["v1", *map(json.dumps, lines)])
-        (self.checkpoint / log / str(number)).write_text(text)
-
-
-class Side:
-    """A query that restarts on its checkpointLocation for each batch."""
-
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
-        self._spark = spark
-        self._batches = LoggedBatches(directory)
-        self.checkpoint = self._batches.checkpoint
-        stream = spark.readStream.schema("k string, ms long, ops string")
-        rows = stream.json(str(self._batches.source)).selectExpr("*", "timestamp_millis(ms) AS ts")
-        self.rows = rows.withWatermark("ts", "30 milliseconds")
-
-    def run(self, batch: Batch, writer: Callable[[list[str]], Any]) -> tuple[list[str], int]:
-        """Return the output of a batch, and its watermark.
-
-        Args:
-            batch: The batch.
-            writer: Makes a writer of the stream that appends the output to a list.
-        """
-        watermark = self._batches.begin(batch.rows, batch.at_ms)
-        for attempt in range(_ATTEMPTS):
-            seen: list[str] = []
-            # Other triggers add batches without rows as the time passes.
-            stream = writer(seen).option("checkpointLocation", str(self.checkpoint))
-            try:
-                stream.trigger(once=True).start().awaitTermination()
-                break
-            except StreamingQueryException as error:
-                # Spark gives its Python process ten seconds to start, which is not always enough on a busy machine.
-                is_late = "STREAMING_PYTHON_RUNNER_INITIALIZATION_FAILURE" in str(error)
-                if not is_late or attempt == _ATTEMPTS - 1:
-                    raise
-        return sorted(seen), watermark
-
-
-@contextmanager
-def both_sides(spark: SparkSession) -> Iterator[tuple[Side, Side, str]]:
-    """Return a query of Spark, one of Holdfast, and its checkpoint directory, in a session that can run both."""
-    directory = Path(tempfile.mkdtemp())
-    checkpoints = f"file://{directory}/checkpoints"
-    conf = {**ROCKSDB, "spark.holdfast.checkpoint.dir": checkpoints}
-    try:
-        with session_with(spark, conf):
-            yield Side(spark, directory / "spark"), Side(spark, directory / "ours"), checkpoints
-    finally:
-        shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize(

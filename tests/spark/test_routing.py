@@ -6,7 +6,7 @@ import pytest
 from jobs.job import Job
 from jobs.operators import AllOperatorStates, Groups, RawKeyedCounts, SubtaskReporter
 from jobs.session import session_with
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -155,6 +155,18 @@ BAD_KEYS = {
     "point": r"has type struct<p:geometry\(0\)>, which Spark can't hash",
 }
 
+LATER_TYPES = {"collated", "point"}
+"""Columns of types that Spark has since 4.0 and 4.2."""
+
+
+def is_known(rows: DataFrame, expression: str) -> bool:
+    """Return whether this version of Spark understands an expression."""
+    try:
+        rows.selectExpr(expression)
+    except AnalysisException:
+        return False
+    return True
+
 
 def test_unusable_key_columns_are_refused_by_name(job: Job) -> None:
     job.feed(files=1, rows=5)
@@ -168,9 +180,9 @@ def test_unusable_key_columns_are_refused_by_name(job: Job) -> None:
     )
 
     def process(batch: DataFrame, _batch_id: int) -> None:
-        rows = batch.selectExpr(*columns)
-        for column, words in BAD_KEYS.items():
-            with pytest.raises(InvalidRequestError, match=words):
+        rows = batch.selectExpr(*(column for column in columns if is_known(batch, column)))
+        for column in BAD_KEYS.keys() - (LATER_TYPES - {*rows.columns}):
+            with pytest.raises(InvalidRequestError, match=BAD_KEYS[column]):
                 operators[column].apply(rows)
         raise OSError("as planned")
 

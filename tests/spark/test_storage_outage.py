@@ -46,6 +46,7 @@ def test_outage_fails_the_query_and_a_restart_resumes(job: Job, store: HttpFault
     ):
         job.run(job.operator(Groups(70), sink=sink))
     assert "StorageUnavailableError: S3 failed to perform " in str(failed.value)
+    assert "[HF-STORE-FAILED]" in str(failed.value)
 
     store.clear()
     batch_ids: list[int] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from datasketches import hll_sketch, tgt_hll_type
+from contracts.sketches import sketch_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.keyed_subtasks import KeyedSubtasks
@@ -314,13 +314,6 @@ def test_grown_session_has_no_outdated_timers(lateness: int, last_timer: int) ->
 
 @pytest.mark.usefixtures("state_backend")
 def test_merged_sessions_count_distinct_values_of_both() -> None:
-    def sketch(values: range) -> bytes:
-        hll = hll_sketch(12, tgt_hll_type.HLL_8)
-        for value in values:
-            hll.update(value)
-        data: bytes = hll.serialize_updatable()
-        return data
-
     distinct = {"n": hf.approx_count_distinct("value")}
     subtasks = KeyedSubtasks(
         lambda: WindowedAggregation(distinct, session_windows(ms(10)), time="ts"), KEY
@@ -328,7 +321,7 @@ def test_merged_sessions_count_distinct_values_of_both() -> None:
 
     def batch(rows: list[tuple[int, range]], watermark: int = 0) -> list[dict[str, Any]]:
         times = table([(1, time, 1) for time, _ in rows]).select(["k", "ts"])
-        sketches = pa.array([sketch(values) for _, values in rows], pa.binary())
+        sketches = pa.array([sketch_of(values) for _, values in rows], pa.binary())
         operands = times.append_column("n__operand", sketches)
         return subtasks.batch(operands, watermark=watermark)
 

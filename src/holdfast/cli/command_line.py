@@ -49,8 +49,7 @@ exit status:
 
 Commands that delete (clean, rollback) only print what they would delete until you add --yes.
 An error ends with a code such as [HF-BATCH-GAP]; holdfast explain HF-BATCH-GAP prints the steps.
-holdfast COMMAND --help has examples. Documentation: docs/runbook.md, docs/inspect-and-monitor.md,
-docs/savepoints.md.
+holdfast COMMAND --help has examples. Documentation: docs/index.md.
 """
 
 

@@ -5,15 +5,13 @@ write, or the operator for queries with several operators.
 """
 
 import logging
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
@@ -28,10 +26,14 @@ from holdfast.spark.aggregates import (
     preparation_of,
 )
 from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
+from holdfast.spark.initial_state import InitialState
 from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter
 from holdfast.spark.operators import Operator, StatefulFunction
-from holdfast.spark.processors import INITIAL_STATE, ProcessorFunction
-from holdfast.spark.sessions import column_named
+from holdfast.spark.processors import (
+    GroupStateFunction,
+    GroupStateUserFunction,
+    ProcessorFunction,
+)
 from holdfast.spark.windows import (
     END,
     START,
@@ -146,6 +148,35 @@ class KeyedRows:
             session=self.rows.sparkSession,
         )
         return self._run_processor(function, initialState, eventTimeColumnName)
+
+    def applyInPandasWithState(  # noqa: N802  # Spark's name and arguments
+        self,
+        func: GroupStateUserFunction,
+        outputStructType: StructType | str,  # noqa: N803
+        stateStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeoutConf: str,  # noqa: N803
+    ) -> KeyedOutput:
+        """Run a function with a state for each key on the rows, with pandas DataFrames as input and output.
+
+        Arguments are those of `GroupedData.applyInPandasWithState`; the function gets Spark's own `GroupState`.
+
+        Raises:
+            AnalysisException: The output mode is Complete.
+            IllegalArgumentException: The output mode is unknown.
+            InvalidRequestError: Another argument can't be used, or the timeout is EventTimeTimeout and the rows have
+                no watermark.
+        """
+        function = GroupStateFunction(
+            func,
+            outputStructType,
+            stateStructType,
+            outputMode,
+            timeoutConf,
+            has_watermark=has_watermark(self.rows.schema),
+            session=self.rows.sparkSession,
+        )
+        return _output(self, function, function.output_schema)
 
     def process(
         self,
@@ -356,72 +387,3 @@ def _output(
     if operator.drops_late_rows:
         LateRows.of(keyed_rows.rows, event_time, uid=keyed_rows.uid)  # for its errors
     return KeyedOutput(keyed_rows.rows, operator)
-
-
-@dataclass(frozen=True, slots=True)
-class InitialState:
-    """Rows with the initial state of keys, which the subtasks get together with the operator's first batch.
-
-    Attributes:
-        rows: The rows. With Spark Connect the name of a view of them: it pickles operators for the server, which can't
-            unpickle a DataFrame.
-        key: Their key columns, by the names of the stream's.
-    """
-
-    rows: DataFrame | str
-    key: dict[str, str]
-
-    @classmethod
-    def of(cls, given: Any, rows: DataFrame, key: Sequence[str]) -> Self:
-        """Return the initial state for a user's argument.
-
-        Args:
-            given: Rows grouped by the key, as for Spark; or rows with columns of the key's names.
-            rows: The stream.
-            key: The key of the stream.
-
-        Raises:
-            InvalidRequestError: `given` is neither, or its key has other types than the key of the stream.
-        """
-        if hasattr(given, "sparkSession"):
-            states, columns = given, list(key)
-        elif hasattr(given, "agg") and hasattr(given, "_df"):
-            states = given._df  # noqa: SLF001  # Spark has no public access to it
-            columns = given.count().columns[:-1]
-        else:
-            raise InvalidRequestError(
-                f"initialState is of type {type(given).__name__}; pass rows grouped by the key, "
-                f"rows.groupBy({', '.join(map(repr, key))}), or rows with columns of these names"
-            )
-        missing = [name for name in columns if name not in states.columns]
-        if states.isStreaming or missing or len(columns) != len(key):
-            raise InvalidRequestError(
-                f"initialState must not be a stream, and must be grouped by {len(key)} of its columns "
-                f"{states.columns}, like the key {list(key)}; got {columns}"
-            )
-        for name, own in zip(columns, key, strict=True):
-            kind, wanted = states.schema[name].dataType, rows.schema[own].dataType
-            if kind != wanted:
-                raise InvalidRequestError(
-                    f"column {name!r} of initialState must have the type of the key's column {own!r}, "
-                    f"{wanted.simpleString()}, got {kind.simpleString()}; cast it"
-                )
-        if not hasattr(states.sparkSession, "_jsparkSession"):
-            view = f"holdfast_initial_state_{uuid.uuid4().hex}"
-            states.createOrReplaceTempView(view)
-            states = view
-        return cls(states, dict(zip(key, columns, strict=True)))
-
-    def union_with(self, rows: DataFrame) -> DataFrame:
-        """Return the rows of a batch and those of the initial state, which has a separate column, null for the batch."""
-        states = rows.sparkSession.table(self.rows) if isinstance(self.rows, str) else self.rows
-        state = F.struct(*(column_named(name) for name in states.columns))
-        columns = [
-            column_named(self.key[field.name])
-            if field.name in self.key
-            else F.lit(None).cast(field.dataType).alias(field.name)
-            for field in rows.schema
-        ]
-        states = states.select(*columns, state.alias(INITIAL_STATE))
-        null = F.lit(None).cast(states.schema[INITIAL_STATE].dataType)
-        return rows.select("*", null.alias(INITIAL_STATE)).union(states)

@@ -214,7 +214,7 @@ def _decode(text: str, type: Any, message: str) -> Any:
 def spark_schema_of(schema: pa.Schema) -> StructType:
     """Return the Spark types of columns, all nullable. Raises `InvalidRequestError`."""
     fields = [(field.name, _spark_type(field.type, field.name)) for field in schema]
-    return from_arrow_schema(pa.schema(fields))
+    return from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
 
 
 def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:

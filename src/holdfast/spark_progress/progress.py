@@ -63,7 +63,7 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
     encoded = metadata.coordinator_states.get(SPARK)
     if encoded is None:
         message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(message, kind="not-a-savepoint")
     try:
         return _DECODER.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

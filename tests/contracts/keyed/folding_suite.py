@@ -1,7 +1,6 @@
 """Reducing and aggregating states."""
 
 from collections import Counter
-from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +14,7 @@ from contracts.keyed.checkpoints import (
     UserStates,
     values_by_user,
 )
-from datasketches import hll_sketch, tgt_hll_type
+from contracts.sketches import estimate_of, sketch_of
 
 from holdfast.backends.descriptors import (
     AggregateFunction,
@@ -23,15 +22,6 @@ from holdfast.backends.descriptors import (
     ReducingStateDescriptor,
 )
 from holdfast.errors import InvalidRequestError
-
-
-def sketch_of(values: Iterable[int]) -> bytes:
-    """Return a sketch with Spark's default settings."""
-    sketch = hll_sketch(12, tgt_hll_type.HLL_8)
-    for value in values:
-        sketch.update(value)
-    data: bytes = sketch.serialize_updatable()
-    return data
 
 
 class WordCount(AggregateFunction):
@@ -108,7 +98,7 @@ class FoldingSuite(StateSuite):
             state.add(sketch_of(range(9000, 12_000)))
             backend.end_batch()
             estimates = {
-                user: hll_sketch.deserialize(data).get_estimate()
+                user: estimate_of(data)
                 for user, data in values_by_user(keys, state.columns.get(keys)).items()
             }
             assert estimates == {

@@ -114,7 +114,8 @@ class ConnectEngine:
                 f"operator {uid!r} has {payload.size} bytes of function, broadcast rows and state "
                 f"stored in metadata; with Spark Connect they must be <= {_MAX_PAYLOAD_BYTES} bytes. "
                 f"Set {PREFIX}state.inline-threshold lower, and {PREFIX}checkpoint.storage to "
-                "filesystem, before the state grows that large"
+                "filesystem, before the state grows that large",
+                kind="setting",
             )
         yield payload
 

@@ -1,6 +1,7 @@
-"""Unmodified `StatefulProcessor` classes of PySpark, over our keyed state.
+"""Unmodified `StatefulProcessor` classes and functions for `applyInPandasWithState` of PySpark, over our keyed state.
 
     processor_function  the operator, and the run of a processor in a batch: its calls in Spark's order
+    group_state         the operator of `applyInPandasWithState`
     processor_tester    the same for users' tests, without a stream
     handle              the argument of `init`, with state variables and timers over those of `backends.keyed`
     declarations        checks and records what the processor declares; errors as Spark raises them
@@ -19,6 +20,7 @@ from holdfast.spark.processors.declarations import (
     TimeMode,
     parse_time_mode,
 )
+from holdfast.spark.processors.group_state import GroupStateFunction, GroupStateUserFunction
 from holdfast.spark.processors.processor_function import (
     INITIAL_STATE,
     NOTES,
@@ -42,6 +44,8 @@ __all__ = [
     "Declaration",
     "DeclaredVariables",
     "Flavour",
+    "GroupStateFunction",
+    "GroupStateUserFunction",
     "InputSettings",
     "ProcessorFunction",
     "ProcessorTester",

@@ -193,6 +193,13 @@ class SchemaParser:
             self.schemas[text] = _check_struct(parsed, text)
         return self.schemas[text]
 
+    def struct(self, given: StructType | str, name: str) -> StructType:
+        """Return an argument of this name as a struct. Raises `InvalidRequestError`, `StatefulProcessorError`."""
+        schema = self(given) if isinstance(given, str) else given
+        if not isinstance(schema, StructType):
+            raise InvalidRequestError(f"the {name} must be a struct, got {schema!r}")
+        return schema
+
     def _data_type(self, text: str) -> DataType:
         if self.session is None:
             return DataType.fromDDL(text)
@@ -211,12 +218,12 @@ TIME_MODES: dict[TimeMode, Literal["none", "processing", "event"]] = {
 """The time modes of Holdfast's functions, by those of Spark."""
 
 
-def check_output_mode(mode: str) -> None:
+def check_output_mode(mode: str, method: str = "transformWithState") -> None:
     """Check an output mode as Spark does. Raises `AnalysisException`, `IllegalArgumentException`."""
     if mode.lower() == "complete":
         raise AnalysisException(
             "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: complete. This output "
-            "mode is not supported for transformWithState."
+            f"mode is not supported for {method}."
         )
     if mode.lower() not in ("append", "update"):
         message = f"[STREAMING_OUTPUT_MODE.INVALID] Invalid streaming output mode: {mode}."

@@ -6,7 +6,7 @@ has no such functions, the public ones are used.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -75,6 +75,7 @@ class Input:
         self._max_rows = max(1, min(max_rows, by_bytes))
         self._block = pd.DataFrame()
         self._first = 0
+        self._with_nulls: dict[int, tuple[Any, Any]] = {}
 
     def of(self, call: int) -> Iterator[Any]:
         """Return the frames of a call, each made when it is requested."""
@@ -86,15 +87,38 @@ class Input:
         if end > self._first + len(self._block) or first < self._first:
             self._first = first
             self._block = self._frames(first, max(end, first + _BLOCK))
-        return part_of_frame(self._block, first - self._first, end - self._first)
+        first, end = first - self._first, end - self._first
+        part = part_of_frame(self._block, first, end)
+        for number, (is_null, values) in self._with_nulls.items():
+            if is_null[first:end].any():
+                part.isetitem(number, values[first:end].copy())
+        return part
 
     def _frames(self, first: int, end: int) -> Any:
         block = pa.Table.from_batches(take_rows(self._parts, self._by_call.rows[first:end]))
         series = {}
-        for name, column in zip(block.column_names, block.columns, strict=True):
+        self._with_nulls = {}
+        for number, (name, column) in enumerate(
+            zip(block.column_names, block.columns, strict=True)
+        ):
             with named_conversion(f"column {name!r}", column.type):
+                if column.null_count and _changes_with_nulls(column.type):
+                    # The column of a frame has a type for nulls only if the frame has nulls.
+                    is_null = column.is_null().to_numpy()
+                    self._with_nulls[number] = is_null, series_of(column, self._zone).to_numpy()
+                    column = _without_nulls(column)  # noqa: PLW2901
                 series[name] = series_of(column, self._zone)
         return pd.DataFrame(series)
+
+
+def _changes_with_nulls(kind: pa.DataType) -> bool:
+    """Return whether a column with nulls has another type in pandas: numbers become floats, truth values objects."""
+    return bool(types.is_integer(kind) or types.is_boolean(kind))
+
+
+def _without_nulls(column: Any) -> Any:
+    """Return a column with zeros in place of nulls."""
+    return column.fill_null(pa.scalar(0).cast(column.type))
 
 
 def objects_in(column: pa.Array, zone: str) -> list[Any]:
@@ -107,9 +131,27 @@ def objects_in(column: pa.Array, zone: str) -> list[Any]:
     return values
 
 
+def scalars_of(column: pa.Array, zone: str) -> list[Any]:
+    """Convert a column to the scalars of pandas that a frame of a single row would have; a null is NaN in numbers."""
+    if not _changes_with_nulls(column.type):
+        series = series_of(column, zone)
+        return list(series.to_numpy() if series.dtype.kind == "f" else series)
+    null = None if types.is_boolean(column.type) else np.float64(math.nan)
+    scalars = list(_without_nulls(column).to_numpy(zero_copy_only=False))
+    for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
+        scalars[index] = null
+    return scalars
+
+
+def empty_frames(names: Sequence[str]) -> Callable[[], Any]:
+    """Return a function that makes frames of these columns without rows."""
+    empty = pd.DataFrame(columns=list(names))
+    return lambda: part_of_frame(empty, 0, 0)
+
+
 def series_of(column: pa.Array | pa.ChunkedArray, zone: str) -> Any:
     """Convert a column to pandas as Spark does; times are naive, in the session's time zone."""
-    kind = from_arrow_type(column.type)
+    kind = from_arrow_type(column.type, prefer_timestamp_ntz=True)
     convert = _create_converter_to_pandas(
         kind, timezone=zone, struct_in_pandas="dict", error_on_duplicated_field_names=False
     )

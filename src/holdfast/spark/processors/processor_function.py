@@ -24,7 +24,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.functions import NO_WATERMARK, FunctionInitializationContext
 from holdfast.backends.keyed import KeyCursor, KeyedStateBackend, Keys, TimerService
-from holdfast.backends.operator import BroadcastState
+from holdfast.backends.operator import BroadcastState, OperatorStateBackend
 from holdfast.backends.serializers import ANY_FIELD
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.operators import KeyLoop, Order, StatefulFunction, TimeDomain, inverse
@@ -263,11 +263,8 @@ class ProcessorFunction(StatefulFunction):
         session = session or SparkSession.getActiveSession()
         self._settings = settings or session_settings(session)
         parse = SchemaParser(session)
-        schema = parse(output_schema) if isinstance(output_schema, str) else output_schema
-        if not isinstance(schema, StructType):
-            raise InvalidRequestError(f"the output schema must be a struct, got {schema!r}")
-        self.arrow_schema = pa.schema(list(struct_type(schema).arrow))
-        self.output_schema = schema
+        self.output_schema = parse.struct(output_schema, "output schema")
+        self.arrow_schema = pa.schema(list(struct_type(self.output_schema).arrow))
         self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
         copy = cloudpickle.loads(self._pickled)
         self._declared, self._schemas = record_declarations(copy, self._mode, parse)
@@ -275,7 +272,6 @@ class ProcessorFunction(StatefulFunction):
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._backend: KeyedStateBackend = context.keyed_state_store
         self._input_schema = context.input_schema
-        self._known: BroadcastState = context.operator_state_store.get_broadcast_state(NOTES)
         self._run = ProcessorRun(
             cloudpickle.loads(self._pickled),
             self._backend,
@@ -286,7 +282,7 @@ class ProcessorFunction(StatefulFunction):
             watermark=0 if context.watermark == NO_WATERMARK else context.watermark,  # as in Spark
             key_values=lambda column: self._format.objects_in(column, self._settings.time_zone),
         )
-        self._check_timers()
+        check_time_mode(self._mode, self._backend, context.operator_state_store)
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches(gather(batches), self._input_schema)
@@ -337,18 +333,22 @@ class ProcessorFunction(StatefulFunction):
 
         return frames
 
-    def _check_timers(self) -> None:
-        """Check that no timers of another time mode exist. Raises `StateMigrationError`."""
-        before = self._known.get(_TIME_MODE, self._mode)
-        self._known.put(_TIME_MODE, self._mode)
-        if before == self._mode:
-            return
-        timers = open_timers(self._backend, before)
-        if timers is not None and timers.columns.earliest() is not None:
-            raise StateMigrationError(
-                f"the processor runs with time mode {self._mode!r}, but has timers of {before!r} from an earlier run, "
-                "which would never fire; run it with that mode until they have fired, or use a new operator uid"
-            )
+
+def check_time_mode(
+    mode: TimeMode, backend: KeyedStateBackend, store: OperatorStateBackend
+) -> None:
+    """Note the time mode of this run. Raises `StateMigrationError` if there are timers of another time mode."""
+    known: BroadcastState = store.get_broadcast_state(NOTES)
+    before = known.get(_TIME_MODE, mode)
+    known.put(_TIME_MODE, mode)
+    if before == mode:
+        return
+    timers = open_timers(backend, before)
+    if timers is not None and timers.columns.earliest() is not None:
+        raise StateMigrationError(
+            f"the operator runs with time mode {mode!r}, but has timers of {before!r} from an earlier run, "
+            "which would never fire; run it with that mode until they have fired, or use a new operator uid"
+        )
 
 
 def notes_of(time_mode: TimeMode) -> dict[str, str]:

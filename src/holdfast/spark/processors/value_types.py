@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as spark
 
-from holdfast.backends.arrow import Elements, QuickType, named_conversion
+from holdfast.backends.arrow import Elements, QuickType, map_array, named_conversion
 from holdfast.backends.serializers import ArrowSerializer, Rules
 from holdfast.common import gc_paused
 from holdfast.errors import InvalidRequestError
@@ -101,7 +101,7 @@ class Maps(ValueType):
         offsets, mask = _offsets(values)
         keys = self._key.column([key for value in values if value for key in value])
         items = self._item.column([item for value in values if value for item in value.values()])
-        return pa.MapArray.from_arrays(offsets, keys, items, type=self.arrow, mask=mask)
+        return map_array(offsets, keys, items, type=self.arrow, mask=mask)
 
     def objects(self, column: pa.Array) -> list[Any]:
         pairs = list(

@@ -88,7 +88,7 @@ class Continuation:
                     "start without state, remove spark.holdfast.savepoint.path or set "
                     "spark.holdfast.checkpoint.allow-non-restored-state to true"
                 )
-                raise InvalidRequestError(message, pointer)
+                raise InvalidRequestError(message, pointer, kind="setting")
         self._check_partitioning(metadata, pointer)
 
     def assign(

@@ -106,7 +106,7 @@ def _check_base(base: CompletedCheckpoint, query_id: str) -> None:
     owner = progress_of(base.metadata).query_id
     if owner != query_id:
         message = f"base is a savepoint of another query, {owner}; this is {query_id}"
-        raise InvalidRequestError(message, pointer)
+        raise InvalidRequestError(message, pointer, kind="other-query")
 
 
 class Copier:

@@ -158,7 +158,7 @@ class RestoredJob:
                 "savepoint holds the state of operators; set the directory for their checkpoints "
                 f"(checkpoint_dir, or {PREFIX}checkpoint.dir)"
             )
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(message, kind="setting")
         use_stores(configuration, settings.checkpoint_dir)
         link = Link(
             checkpoint_dir=settings.checkpoint_dir,

@@ -353,7 +353,7 @@ def _find_checkpoint(stored: StoredQuery, wanted: int | Place) -> CompletedCheck
         known = kept.get(checkpoint.checkpoint_id)
         if known is None or known.external_pointer != pointer:
             message = f"checkpoint does not belong to job {stored.job_id}"
-            raise InvalidRequestError(message, pointer)
+            raise InvalidRequestError(message, pointer, kind="other-query")
     stored.check_owns(checkpoint)
     return checkpoint
 
@@ -378,7 +378,7 @@ def _check_files(
     """Refuse to roll back to a batch if a file of it is missing."""
     if last is None and not batch.is_committed:
         message = f"batch {batch.batch_id} is not committed, so no query can resume after it"
-        raise InvalidRequestError(message, location)
+        raise InvalidRequestError(message, location, kind="no-checkpoint")
     selected = select(files, batch)
 
     def parts(path: str) -> dict[str, int]:
