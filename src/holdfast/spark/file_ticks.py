@@ -47,7 +47,8 @@ def load(session: SparkSession, name: str, columns: StructType) -> DataFrame:
     request_batch(name, 0)
     # By default Spark's memory keeps the names of seven days.
     reader = session.readStream.option("maxFileAge", "1d")
-    files = reader.text(f"file://{request_file(name)}")
+    # Of a pattern, not a directory: a batch may also have files of an earlier run, from another directory.
+    files = reader.text(f"file://{request_file(name)}/*")
     # The columns of a source of files are all nullable; these keep theirs.
     no_rows = F.array().cast(ArrayType(columns, containsNull=False))
     return files.select(F.inline(no_rows))
