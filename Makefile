@@ -55,7 +55,7 @@ KEYED = $(wildcard $(addprefix tests/spark/test_,$(addsuffix .py,aggregates cano
   data_source event_time forward importing_spark_state key_hash keyed_* processor* rescaling returning_to_spark routing \
   several_operators streams_by_key idle_ticks windows writing_savepoints))) integration_tests/spark/test_keyed_state.py
 
-# What keyed state promises, it promises over each backend; CI runs what differs.
+# The guarantees of keyed state hold for each backend; CI runs the tests that differ.
 .PHONY: test-keyed
 test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, or heap
 	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
@@ -82,7 +82,7 @@ build/atheris/.ready: | $(UV)
 	touch $@
 
 .PHONY: fuzz
-fuzz: setup build/atheris/.ready ## bad bytes led by coverage, ten minutes for each reader; SECONDS_EACH=60 READER=segments CORPUS=DIR keeps what it comes to
+fuzz: setup build/atheris/.ready ## bad bytes led by coverage, ten minutes for each reader; SECONDS_EACH=60 READER=segments CORPUS=DIR keeps the inputs that it finds
 	@for reader in $(or $(READER),_metadata pointers operator manifests segments Flink); do \
 	  PYTHONPATH=tests:build/atheris $(BIN)/python -m proof.guided_bytes "$$reader" --seconds $(or $(SECONDS_EACH),600) \
 	    $(if $(CORPUS),--corpus "$(CORPUS)/$$reader") || exit; \
@@ -108,7 +108,7 @@ demo test test-all test-keyed integration kills proof: export SPARK_SUBMIT_OPTS 
   -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK
 
 # Images of containers often forbid Python to keep what it has compiled. Then each process of a test
-# would compile PySpark, pandas and the tests themselves anew, which is most of its time.
+# would compile PySpark, pandas and the tests themselves again, which is most of its time.
 test test-all test-keyed test-lowest integration kills proof: export PYTHONDONTWRITEBYTECODE :=
 
 $(SPARK_CLASSES): $(SPARK_HOME_OF_TESTS) | java
@@ -170,7 +170,7 @@ bench-flink: setup java flink-libraries ## operator state against Flink's own ba
 	$(BIN)/python -m benchmarks.operator_state --flink-jars "$(FLINK_LIBRARIES)" $(ARGS)
 
 .PHONY: bench-flink-savepoints
-bench-flink-savepoints: setup ## speed and memory of reading, importing and exporting savepoints of Flink; ARGS="--entries 5000000"
+bench-flink-savepoints: setup ## speed and memory of reading, importing and exporting Flink savepoints; ARGS="--entries 5000000"
 	$(BIN)/python -m benchmarks.flink_savepoints $(ARGS)
 
 .PHONY: bench-keyed
@@ -233,7 +233,7 @@ test-dist: java | $(UV) ## tests of the wheel in build/dist, in a fresh environm
 	$(WHEEL)/bin/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),$(WHEEL_TESTS)) $(ARGS)
 
 .PHONY: lock
-lock: $(UV) ## resolve pyproject.toml anew into requirements.lock and requirements-lowest.lock
+lock: $(UV) ## resolve pyproject.toml into requirements.lock and requirements-lowest.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --all-extras --group dev --upgrade pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \

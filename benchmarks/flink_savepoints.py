@@ -185,7 +185,7 @@ def write_heap(
 
 
 def write_rocksdb(directory: Path, description: bytes, kind: str, groups: list[Numbers]) -> bytes:
-    """Write a savepoint of RocksDB files, as in a native savepoint."""
+    """Write RocksDB files as a savepoint, as in a native savepoint."""
     options = rocksdict.Options(raw_mode=True)
     options.create_missing_column_families(True)
     table = rocksdict.BlockBasedOptions()

@@ -139,7 +139,7 @@ def _table(first: str, second: str, rows: list[tuple[str, str]]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape a text of the help for Markdown, except for code in backticks."""
+    """Escape a string of the help for Markdown, except for code in backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     parts[::2] = [re.sub(r"([\\*_|<>\[\]])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)

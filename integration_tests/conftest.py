@@ -5,7 +5,7 @@ from jobs.cluster import fed_job, reference, signals
 from jobs.fixtures import job, spark, state_backend
 from servers.browser import browser
 from servers.connect import connect
-from servers.flink import flink_job, savepoints_of_flink
+from servers.flink import flink_job, flink_savepoints
 from servers.hdfs import hdfs, hdfs_directory
 from servers.postgres import postgres
 from servers.s3 import (
@@ -32,6 +32,7 @@ __all__ = [
     "connect",
     "fed_job",
     "flink_job",
+    "flink_savepoints",
     "hdfs",
     "hdfs_directory",
     "job",
@@ -48,7 +49,6 @@ __all__ = [
     "real_s3_bucket",
     "reference",
     "run_case",
-    "savepoints_of_flink",
     "signals",
     "spark",
     "state_backend",

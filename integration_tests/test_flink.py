@@ -113,7 +113,7 @@ IN_FILES = "execution.checkpointing.data-inline-threshold=1b"
     ],
     ids="-".join,
 )
-def test_state_is_the_same_for_all_settings_of_flink(
+def test_state_is_the_same_for_all_flink_settings(
     flink_job: FlinkJob, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     backend, form, *options = settings

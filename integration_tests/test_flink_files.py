@@ -31,13 +31,13 @@ def rows_of(savepoint: flink.FlinkSavepoint, state: dict[str, Any]) -> pa.Table:
     return table.drop_columns(["timestamp"]) if state["state"] == OF_THE_CLOCK else table
 
 
-def test_all_versions_backends_and_formats_have_equal_content(savepoints_of_flink: Path) -> None:
+def test_all_versions_backends_and_formats_have_equal_content(flink_savepoints: Path) -> None:
     contents: dict[Any, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     failures: dict[str, int] = defaultdict(int)
-    files = sorted(savepoints_of_flink.rglob("_metadata"))
+    files = sorted(flink_savepoints.rglob("_metadata"))
     assert len(files) == FILES
     for file in files:
-        name = str(file.parent.relative_to(savepoints_of_flink))
+        name = str(file.parent.relative_to(flink_savepoints))
         savepoint = flink.open_savepoint(file)
         ids = {row["operator"]: row["id"] for row in savepoint.operators().to_pylist()}
         for row in savepoint.states().to_pylist():

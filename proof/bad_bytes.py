@@ -1,4 +1,4 @@
-"""Bad bytes: a reader returns values or errors of Holdfast for any stored bytes, in limited time and memory.
+"""Bad bytes: a reader returns values or Holdfast errors for any stored bytes, in limited time and memory.
 
     python -m proof.bad_bytes --inputs 2000 --seed 7        2,000 inputs for each reader
     python -m proof.bad_bytes --seconds 600                  ten minutes for each reader
@@ -45,7 +45,7 @@ class ReaderOutcome:
 
     Attributes:
         inputs: Number of inputs.
-        refused: Number of inputs refused by an error of Holdfast.
+        refused: Number of inputs refused by a Holdfast error.
         escaped: All other errors with the number of the input; each is a violation.
     """
 

@@ -1,7 +1,7 @@
 """All faults: each call of a driver to its store fails in each possible way, and another driver takes over.
 
 The driver has the state of three batches, and then starts, merges, commits, releases old checkpoints, and sweeps. It may
-fail with an error of Holdfast; the checkpoints that it has completed must exist. Then a driver starts without faults,
+fail with a Holdfast error; the checkpoints that it has completed must exist. Then a driver starts without faults,
 and everything must be as after a crash: see `crash_points.resume_job`.
 """
 

@@ -328,7 +328,7 @@ ROWS = [
         Row(
             f"bad bytes, {name}",
             "inputs",
-            "values or errors of Holdfast; no hang, limited memory",
+            "values or Holdfast errors; no hang, limited memory",
             partial(_bad_bytes, name),
         )
         for name in READERS

@@ -19,7 +19,7 @@ PAGES = {
     "holdfast.testing": "api-testing.md",
 }
 MAX_NAMES = {
-    "holdfast": 42,
+    "holdfast": 44,
     "holdfast.backends": 30,
     "holdfast.locations": 22,
     "holdfast.locations.adapters": 30,

@@ -86,7 +86,7 @@ def with_query(draw: st.DrawFn) -> str:
 
 @st.composite
 def without_scheme(draw: st.DrawFn) -> str:
-    """A text that is not a URI; a secret followed by `:/` would be a scheme."""
+    """A string that is not a URI; a secret followed by `:/` would be a scheme."""
     head = draw(st.sampled_from(["", "/", "//", " s3://", "\n", ":", "KEY:"]))
     secret = draw(secrets.filter(lambda secret: not LIKE_A_SCHEME.match(secret)))
     if (
@@ -181,7 +181,7 @@ def test_no_secret_is_in_an_error_or_its_causes(
         )
         assert SECRET not in texts_of_error
     else:
-        # A text that is not a password by the rules of URIs is, for example, the name of a bucket.
+        # A string that is not a password by the rules of URIs is, for example, the name of a bucket.
         assert entry in ("checkpoint.dir", "savepoint.dir", "hadoop's endpoint", "file_system_for")
     assert SECRET not in caplog.text
 

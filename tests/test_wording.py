@@ -60,6 +60,9 @@ SENTENCES = {
     "type, variant": "whatever kind it has",
     "compute, fix, garbage, prefix": "mend it",
     "rollback": "after a roll back",
+    "a string": "a text that is stored",
+    "a heading that is a noun phrase": "Fine. ## Where files are",
+    "spelled, misspelled": "a misspelt key",
 }
 CODE = {
     "max, min": "MOST_BYTES = 1",

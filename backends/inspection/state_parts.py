@@ -84,7 +84,7 @@ class ShownColumn:
 
     @property
     def form(self) -> str:
-        """A text that is different for classes with different fields; empty for other types."""
+        """A string that is different for classes with different fields; empty for other types."""
         return "" if self.stored is None else self.stored.form
 
     @property

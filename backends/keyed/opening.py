@@ -46,7 +46,7 @@ def open_tables(
         directory: A directory for local copies of shared files; None keeps no copies.
         workspace: Files and memory that a columnar backend keeps open between batches.
         may_refer: Whether checkpoints may refer to the restored files.
-        rocksdb: The settings of RocksDB.
+        rocksdb: The RocksDB settings.
         on_metrics: Called with RocksDB's metrics at each snapshot, if its settings enable them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Mapping of errors of RocksDB and of the disk. RocksDB's errors differ in their text only.
+"""Mapping of RocksDB and disk errors. RocksDB's errors differ in their text only.
 
 When RocksDB reports a corrupted file, the host's copies of all files of that database are deleted, and the next attempt
 downloads them again: RocksDB reports only the first corrupted file that it reads, and others may be corrupted as well.
@@ -33,7 +33,7 @@ _FULL = ("No space left", "Disk quota")
 
 @contextmanager
 def map_errors(directory: str, stored: Mapping[str, StreamStateHandle] = _NONE) -> Iterator[None]:
-    """Raise errors of RocksDB and of the disk as a `CheckpointError` at a location, or at a stored file of a database."""
+    """Raise RocksDB and disk errors as a `CheckpointError` at a location, or at a stored file of a database."""
     try:
         yield
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""The settings of RocksDB, without importing RocksDB."""
+"""The RocksDB settings, without importing RocksDB."""
 
 import os
 from dataclasses import dataclass

@@ -5,7 +5,7 @@
     rocksdb_files     the files of a stored database: their upload, and download to this host
     rocksdb_database  an open database, its writes and metrics
     rocksdb_options   the memory that all databases of a process share, and their options
-    rocksdb_errors    mapping of errors of RocksDB and the disk
+    rocksdb_errors    mapping of RocksDB and disk errors
     locked_directory  the working directory of a process
 
 For large values with partial updates, and for states larger than memory. Needs `holdfast[rocksdb]`.

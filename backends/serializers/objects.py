@@ -1,6 +1,6 @@
 """Objects of one type that msgspec knows: checked, and copied through MessagePack. And the forms of such types.
 
-A form is a text that is equal for types that read and write the same values. Forms are compared, never parsed. They lack
+A form is a string that is equal for types that read and write the same values. Forms are compared, never parsed. They lack
 the names of classes and modules, so that a class may move, and defaults, except of classes that are written without
 their defaults.
 """

@@ -16,7 +16,7 @@ TARGETS = ("memory", "disk")
 
 @dataclass
 class Reading:
-    """A record of 100 bytes: three numbers of 8, and a text of 76."""
+    """A record of 100 bytes: three numbers of 8, and a string of 76."""
 
     id: int
     at_ms: int

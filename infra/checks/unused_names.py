@@ -29,7 +29,6 @@ DOCUMENTED = re.compile(r"^::: (holdfast[\w.]*)\.(\w+)$", re.MULTILINE)
 
 CALLED_FROM_ELSEWHERE = {
     "addInPlace": "PySpark's accumulators call it",
-    "zero": "PySpark's accumulators call it",
     "appendList": "processors of PySpark call it",
     "appendValue": "processors of PySpark call it",
     "containsKey": "processors of PySpark call it",

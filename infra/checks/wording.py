@@ -1,9 +1,9 @@
 r"""Words and forms that a native engineer would not write, each with what to write instead.
 
 The patterns below are compared with the names that Python code defines, with its docstrings, comments and messages,
-and with the prose of pages. Code in pages and in backticks is left out. In a pattern a space matches any gap between
-two words: a line break, the `#` of the next comment line, the quotes between two literals. A pattern matches whole
-words only.
+and with the prose of pages, pictures, workflows and scripts. Code in pages and in backticks is left out. In a pattern a
+space matches any gap between two words: a line break, the `#` of the next comment line, the quotes between two literals.
+A pattern matches whole words only.
 
 Run it from the root: `python infra/checks/wording.py`. With files or folders as arguments it checks these, pending or not.
 """
@@ -35,6 +35,10 @@ ALLOWED = (
 
 MAX_TEST_NAME = 70
 
+SUFFIXES = (".py", ".md", ".svg", ".yml", ".yaml", ".toml", ".cff")
+PROGRAMS = ("Makefile", ".ci/*", "infra/*")
+"""Files without a suffix that contain prose."""
+
 PROSE = {
     # Time and order as space
     "behind(?! (?:a|the) (?:proxy|firewall|scenes))": "after, following",
@@ -54,7 +58,7 @@ PROSE = {
     "none of (?:its|the|this|ours)": "not one of the",
     r"an? \w+ at least": "must be >= 1, got …",
     # Verbs
-    "say|says|said|saying": "specifies, reports, states, returns",
+    "say|says|said|saying|speaks? (?:of|against)|spoken of": "specifies, reports, states, returns",
     "told|tells|tell": "notified, given, reports; is distinguished from",
     "(?:go|goes|going|gone|went) on": "resumes, continues",
     "(?:go|goes|going|gone|went) by": "uses, follows",
@@ -87,10 +91,15 @@ PROSE = {
     "wake-ups?": "idle ticks",
     "of (?:ours|theirs|yours|mine)": "our …, their …",
     "of (?:its|their|one's|your|my|our) own": "its own …, separate",
-    r"of [A-Z]\w+'s(?: own)?(?=[.,;:)]| (?:that|and|in|is|are|to)\b)": "a compound: Spark settings",
+    r"of [A-Z]\w+'s(?: own)?(?=[.,;:)]| (?:that|and|in|is|are|to)\b)"
+    "|(?:settings?|savepoints?|errors?|logs?|options) of "
+    r"(?:Spark|PySpark|Flink|Holdfast|Hadoop|RocksDB)(?! [\d.]|'s| and| or)": "a compound: Spark settings",
     "(?:whatever|what|which|any|every|each|some) kinds?": "type, variant",
     r"reckon\w*|mend|mends|mended|rubbish|glimpse|doomed": "compute, fix, garbage, prefix",
     "(?:a|the|this|that|each|every|of|by) roll back|roll backs": "rollback",
+    "a text(?= (?:is|that|of|or|in|and)|[.,;)])": "a string",
+    "spelt|misspelt": "spelled, misspelled",
+    r"(?<=##\x20)(?-i:Where|How|Why|When|Is)(?![^\n]*\?)": "a heading that is a noun phrase",
 }
 """For docstrings, comments, messages, pages, and for the words of names."""
 
@@ -227,6 +236,13 @@ def file_lines(path: str) -> list[str]:
     ]
 
 
+def is_prose(path: str) -> bool:
+    """Return whether a file is checked."""
+    if "." in path.rpartition("/")[2]:
+        return path.endswith(SUFFIXES)
+    return any(fnmatch(path, program) for program in PROGRAMS)
+
+
 def main(places: list[str]) -> int:
     """Print every hit with its place and what to write instead."""
     listing = [
@@ -236,13 +252,13 @@ def main(places: list[str]) -> int:
         "--others",
         "--exclude-standard",
         "--",
-        *(places or ["*.py", "*.md"]),
+        *places,
     ]
     names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split()
     paths = [
         name
         for name in sorted(set(names))
-        if name.endswith((".py", ".md")) and (places or not name.startswith(PENDING))
+        if is_prose(name) and (places or not name.startswith(PENDING))
         if Path(name).is_file() and not Path(name).is_symlink()
     ]
     with ProcessPoolExecutor() as processes:

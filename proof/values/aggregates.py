@@ -407,7 +407,7 @@ def _operands(
 
 
 def is_overflow(error: BaseException) -> bool:
-    """Return whether an error reports an overflow: an error of Spark, or ours raised by Spark."""
+    """Return whether an error reports an overflow: a Spark error, or ours raised by Spark."""
     words = ("does not fit its type", "OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE")
     return any(each in str(error) for each in words)
 

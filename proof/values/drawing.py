@@ -217,7 +217,7 @@ class Drawer:
 
 
 def order_text(value: Any) -> str:
-    """Return a text that identifies a map key; zeros of both signs are equal."""
+    """Return a string that identifies a map key; zeros of both signs are equal."""
     return repr(value + 0.0 if isinstance(value, float) else value)
 
 

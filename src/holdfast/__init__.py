@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         sum,  # noqa: A004
     )
     from holdfast.spark.by_key import IdleTicks, keyed
+    from holdfast.spark.compat import StatefulProcessor, StatefulProcessorHandle
     from holdfast.spark.data_source import scan_state
     from holdfast.spark.operators import (
         BroadcastProcessFunction,
@@ -61,6 +62,8 @@ __all__ = [
     "NewOperator",
     "StateRows",
     "StatefulFunction",
+    "StatefulProcessor",
+    "StatefulProcessorHandle",
     "application_id",
     "approx_count_distinct",
     "avg",
@@ -103,6 +106,7 @@ _MODULES = {
     "backends.keys": "subtask_of_key",
     "spark.aggregates": "approx_count_distinct avg collect count first last max min sum",
     "spark.by_key": "IdleTicks keyed",
+    "spark.compat": "StatefulProcessor StatefulProcessorHandle",
     "spark.data_source": "scan_state",
     "spark.state_export": "spark_initial_state",
     "spark.state_import": "import_spark_state",

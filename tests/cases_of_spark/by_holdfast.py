@@ -17,8 +17,8 @@ import pytest
 from cases_of_spark.modules import module_of_cases
 from contracts.patience import wait_until
 from jobs.session import session_with
+from jobs.stateful_processor import StatefulProcessor
 from pyspark.sql import DataFrame, GroupedData, SparkSession
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from holdfast import keyed, stateful_query

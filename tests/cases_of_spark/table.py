@@ -107,7 +107,7 @@ TRANSFORM_WITH_STATE = Cases(
             "no operator of Spark can follow a processor", "eventTimeColumnName"
         ),
         "test_transform_with_state_in_pandas_composite_type": Fails(
-            "a text is not a tuple; the text of the case has one character, which Spark would store",
+            "a string is not a tuple; the string of the case has one character, which Spark would store",
             "got '[01]' of type str; Spark would store its parts",
         ),
         "test_transform_with_state_query_restarts": Fails(

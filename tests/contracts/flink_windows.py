@@ -1,4 +1,4 @@
-"""Savepoints of Holdfast with sums by window, in the form of a window operator, for export to Flink."""
+"""Holdfast savepoints with sums by window, in the form of a window operator, for export to Flink."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -59,7 +59,7 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
 
 @pytest.fixture(scope="module")
 def ours(savepoint: flink.FlinkSavepoint, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """State of a real job, as a savepoint of Holdfast."""
+    """State of a real job, as a Holdfast savepoint."""
     ttl_ms = {place: 10**13 for place in STATES if place[0] == "ttl"}
     target = f"file://{tmp_path_factory.mktemp('ours')}"
     return flink.import_savepoint(
@@ -154,7 +154,7 @@ def test_types_without_flink_class_are_refused(type: pa.DataType) -> None:
 
 
 def import_subtask(directory: Path, subtask: Subtask) -> str:
-    """A savepoint of Holdfast of an operator of Flink."""
+    """A Holdfast savepoint of a Flink operator."""
     (directory / "_metadata").write_bytes(metadata({"job": {0: subtask}}))
     return flink.import_savepoint(flink.open_savepoint(directory), f"file://{directory}/ours")
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from jobs.pyspark_versions import FILE_MANAGER
 from jobs.session import STATE_BACKEND, session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,13 +21,13 @@ from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.spark.by_key import KeyedOutput
+from holdfast.spark.compat import read_arrow
 from holdfast.spark.operators import Sink
 from holdfast.spark.query import StatefulOperator, StatefulQuery
 
 LOCAL = {
     # The default starts a `readlink` for each rename on a local disk: a hundred processes in a test.
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
-    ".checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
     "spark.python.daemon.module": "holdfast.worker_daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -215,7 +216,7 @@ class Job:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Replace the output of the batch, without Spark's writer, which costs as much as the rest of a small batch."""
-        written = rows.toArrow()
+        written = read_arrow(rows)
         directory = self.output / f"batch={batch_id}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 from jobs.keyed import KeyedJob
+from jobs.stateful_processor import StatefulProcessor
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from holdfast.spark.processors import Flavour, InputSettings, ProcessorFunction

@@ -5,8 +5,8 @@ import decimal
 from collections.abc import Iterator
 from typing import Any
 
+from jobs.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 ALL_TYPES = (
     "b byte, s short, i int, l long, f float, d double, n decimal(20, 3), t string, x binary, o boolean, day date, "

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.stateful_processor import StatefulProcessor
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 V = StructType([StructField("n", LongType()), StructField("s", StringType())])

@@ -59,7 +59,7 @@ class Sums:
         spark: The session.
         source: The folder.
         checkpoint: URI of the checkpointLocation.
-        settings: Settings of Spark that it is started with.
+        settings: Spark settings that it is started with.
         plan: The query's plan.
 
     Attributes:

@@ -218,9 +218,7 @@ def test_written_checkpoint_is_read_by_every_command(file: Path, body: Any) -> N
 
 @settings(max_examples=settings().max_examples // 2)  # each is read in twelve ways
 @given(data=st.data())
-def test_impossible_number_is_an_error_of_holdfast(
-    data: st.DataObject, file: Path, body: Any
-) -> None:
+def test_impossible_number_is_a_holdfast_error(data: st.DataObject, file: Path, body: Any) -> None:
     paths = list(numbers_in(body))
     for _ in range(data.draw(st.integers(1, 2))):
         path, number = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(WRONG))
@@ -230,7 +228,7 @@ def test_impossible_number_is_an_error_of_holdfast(
         read(file, body)
 
 
-def test_numbers_too_large_together_are_an_error_of_holdfast(file: Path, body: Any) -> None:
+def test_numbers_too_large_together_are_a_holdfast_error(file: Path, body: Any) -> None:
     path = ("operators", "op", "subtasks", 0, "managed_operator", 0, "states", "s", "count")
     file.write_bytes(encode_body(replace_number(body, path, 2**63 - 1)))
     with pytest.raises(CheckpointCorruptedError, match="add up to more than 64 bits"):

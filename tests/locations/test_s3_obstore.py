@@ -278,7 +278,7 @@ def test_credentials_are_asked_for_again_before_they_end() -> None:
     assert timedelta(minutes=6) < first["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)
 
 
-def test_failed_credentials_are_an_error_of_holdfast(
+def test_failed_credentials_are_a_holdfast_error(
     watched: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_self: Any) -> Any:

@@ -10,10 +10,12 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _NOT_RUN = re.compile(r"<!-- not run: (?P<reason>(?:(?!-->).)+?) -->\s*\Z", re.DOTALL)
+_SAVED = re.compile(r"\b[Ss]ave this as `(?P<name>[\w.-]+)`(?:(?!```).)*\Z", re.DOTALL)
+_SECTION = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _COMMAND = "$ "
 
 _RUN = {"console", "python", "sh"}
-LANGUAGES = {"console", "java", "json", "properties", "python", "sh", "sql", "text", "yaml"}
+LANGUAGES = {"console", "diff", "java", "json", "properties", "python", "sh", "sql", "text", "yaml"}
 """`sh`, `console` and `python` are run; `text` is for everything without a language."""
 
 
@@ -27,6 +29,8 @@ class Block:
         language: Its language, as the page names it.
         text: The code.
         not_run: The reason why it is not run; empty if it is run.
+        saved_as: The name of the file that the reader saves it as; empty without one.
+        section: The heading of the page's section that it is in; empty before the first.
     """
 
     page: Path
@@ -34,6 +38,8 @@ class Block:
     language: str
     text: str
     not_run: str
+    saved_as: str
+    section: str
 
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
@@ -61,6 +67,8 @@ def blocks_of(page: Path) -> list[Block]:
     blocks = []
     for fence in _FENCE.finditer(text):
         comment = _NOT_RUN.search(text, endpos=fence.start())
+        saved = _SAVED.search(text, endpos=fence.start())
+        sections = _SECTION.findall(_FENCE.sub("", text[: fence.start()]))
         blocks.append(
             Block(
                 page=page,
@@ -68,6 +76,8 @@ def blocks_of(page: Path) -> list[Block]:
                 language=fence["language"],
                 text=textwrap.dedent(fence["text"]),
                 not_run=" ".join(comment["reason"].split()) if comment else "",
+                saved_as=saved["name"] if saved else "",
+                section=sections[-1] if sections else "",
             )
         )
     return blocks

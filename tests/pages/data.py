@@ -37,7 +37,7 @@ def write_data(directory: Path) -> None:
     write_job(f"file://{directory}/holdfast", f"file://{location}")
     _write_query(location, f"file://{directory}/holdfast")
     (directory / "savepoints").mkdir()
-    _write_savepoints_of_flink(directory / "flink")
+    _write_flink_savepoints(directory / "flink")
     # A file of a killed driver, which a sweep would delete.
     leftover = directory / "holdfast" / JOB / "chk-43" / f"0badf00d-{'0' * 32}"
     leftover.parent.mkdir(mode=0o700)
@@ -46,7 +46,7 @@ def write_data(directory: Path) -> None:
     os.utime(leftover, (before, before))
 
 
-def _write_savepoints_of_flink(directory: Path) -> None:
+def _write_flink_savepoints(directory: Path) -> None:
     """Native savepoints of Flink 2.3 on RocksDB and of 1.20 on the heap; and `orders`, of the job in `examples/flink`."""
     for name in ("rocks", "f120-heap"):
         with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:

@@ -6,31 +6,37 @@ import runpy
 import subprocess
 import sys
 import warnings
+from collections.abc import Container, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
 from contracts.patience import RUN_HANGS_S
-from pages.blocks import Block, python_of, shell_blocks_of
+from pages.blocks import Block, blocks_of, python_of
 from pyspark.sql import SparkSession
 
-_PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
+from holdfast.spark.compat import settings_of
 
-_SAVED = re.compile(r"Save this as `(?P<name>\w+\.py)`")
+_PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
 _SLEEP = re.compile(r"\bsleep \d+(?=; kill)")
 
 _SHELL = "set -euo pipefail\n"
 
 
-def saved_name_of(page: Path) -> str:
-    """Return the file name that a page asks its reader to save its Python as; empty without one."""
-    saved = _SAVED.search(page.read_text())
-    return saved["name"] if saved else ""
+def saves_files(page: Path) -> bool:
+    """Return whether a page has its reader save its code as files, which the page's commands run."""
+    return any(block.saved_as for block in blocks_of(page))
 
 
 def run_page(
-    page: Path, directory: Path, spark: SparkSession | None = None, **environment: str
+    page: Path,
+    directory: Path,
+    spark: SparkSession | None = None,
+    *,
+    leave_out: Container[str] = (),
+    replacements: Mapping[str, str] | None = None,
+    **environment: str,
 ) -> str:
     """Run all of a page; return the output of its Python.
 
@@ -38,29 +44,36 @@ def run_page(
         page: The page.
         directory: Replaces /tmp, and its `data` replaces /data.
         spark: The session of this process, which runs the Python; None for a separate process.
+        leave_out: Headings of sections that are left out.
+        replacements: Further texts of the page, and what replaces them in the saved files.
         environment: Additional variables of other processes.
     """
-    program = python_of(page)
     printed = ""
-    if program:
-        saved_name = saved_name_of(page)
-        script = directory / (saved_name or "page.py")
-        script.write_text(_in(directory, program))
+    if python_of(page) and not saves_files(page):
+        script = directory / "page.py"
+        script.write_text(_in(directory, python_of(page)))
         if spark is not None:
             printed = _run_here(script, spark)
-        elif not saved_name:  # else the commands of the page run it
+        else:
             ran = _run([sys.executable, str(script)], directory, environment)
             assert ran.returncode == 0, ran.stderr
             printed = ran.stdout
-    for block in shell_blocks_of(page):
-        if not block.not_run:
+    for block in blocks_of(page):
+        if block.section in leave_out:
+            continue
+        if block.saved_as:
+            text = _in(directory, block.text)
+            for old, new in (replacements or {}).items():
+                text = text.replace(old, new)
+            (directory / block.saved_as).write_text(text)
+        elif block.language in {"sh", "console"} and not block.not_run:
             run_block(block, directory, **environment)
     return printed
 
 
 def _run_here(script: Path, spark: SparkSession) -> str:
     """Run a program in this process, where it finds the session; return its output."""
-    before = dict(spark.conf.getAll)
+    before = settings_of(spark)
     printed = StringIO()
     try:
         with redirect_stdout(printed), warnings.catch_warnings(action="default"):
@@ -68,7 +81,7 @@ def _run_here(script: Path, spark: SparkSession) -> str:
     finally:
         for query in spark.streams.active:
             query.stop()
-        for key, value in spark.conf.getAll.items():
+        for key, value in settings_of(spark).items():
             if key not in before:
                 spark.conf.unset(key)
             elif value != before[key]:
@@ -87,9 +100,11 @@ def run_block(block: Block, directory: Path, **environment: str) -> None:
 
 
 def _until_checkpoint(directory: Path) -> str:
-    """Shell command that waits for a checkpoint, however slow the machine is."""
+    """Shell commands that wait for a new checkpoint, however slow the machine is."""
+    completed = f"find '{directory}' -path '*/chk-*/_metadata' | sort"
     return (
-        f"until compgen -G '{directory}/holdfast/*/chk-*/_metadata' > /dev/null; do sleep 1; done"
+        f'before=$({completed}); while [ "$({completed})" = "$before" ] && kill -0 $!; '
+        "do sleep 0.5; done"
     )
 
 

@@ -73,7 +73,7 @@ def flink_job(tmp_path_factory: pytest.TempPathFactory) -> FlinkJob:
 
 
 @pytest.fixture(scope="session")
-def savepoints_of_flink(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def flink_savepoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory with savepoints and checkpoints of Flink 1.8 to 2.2, out of the jar of Flink's tests."""
     kept = _CACHE / "holdfast" / "flink-tests-2.3.0"
     if not list(kept.glob("*.jar")):

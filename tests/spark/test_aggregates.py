@@ -27,6 +27,7 @@ from holdfast.spark.aggregates import (
     check_aggregates,
     operands_of,
 )
+from holdfast.spark.compat import read_arrow
 from holdfast.spark.operators import Operator, Routing, read_table
 
 COLUMNS = {
@@ -306,7 +307,7 @@ def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
     distinct = operands_of(decimals, [], {"distinct": hf.approx_count_distinct("d")})
     key = ("k", "s", "w", "t")
     operator = Operator(function=Aggregation(SOME), uid="o", parallelism=3, key=key)
-    routed = Routing.of(frame, operator, 3, 128).repartition(frame, 0).toArrow()
+    routed = read_arrow(Routing.of(frame, operator, 3, 128).repartition(frame, 0))
     marks = routed.select([*key, routed.column_names[-1]])
     marks = marks.set_column(3, "t", routed["t"].cast(pa.int64()))
     return [

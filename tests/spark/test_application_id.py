@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from holdfast import application_id, preview_rollback, restore_savepoint, roll_back
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.spark.compat import read_arrow
 from holdfast.spark.savepoints.change_notes import Change
 
 without_spark = pytest.mark.usefixtures("as_without_spark")
@@ -122,7 +123,7 @@ def test_rolled_back_query_loses_no_rows_in_a_table(job: Job, tmp_path: Path) ->
     table, careless = TransactionalTable(tmp_path / "a"), TransactionalTable(tmp_path / "b")
 
     def sink(rows: DataFrame, batch_id: int, *, dies_in: int | None = None) -> None:
-        output = rows.toArrow()
+        output = read_arrow(rows)
         table.append(output, application_id(), batch_id)
         careless.append(output, "orders", batch_id)
         if batch_id == dies_in:

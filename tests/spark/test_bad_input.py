@@ -41,7 +41,7 @@ def test_no_checkpoint_directory_is_refused(job: Job) -> None:
     check_refused(job, operator, "InvalidRequestError", "set spark.holdfast.checkpoint.dir")
 
 
-def test_error_of_holdfast_is_short_and_not_logged_by_py4j(
+def test_holdfast_error_is_short_and_not_logged_by_py4j(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     job.feed(files=1)

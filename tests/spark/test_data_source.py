@@ -3,7 +3,6 @@
 import datetime as dt
 import pickle
 from decimal import Decimal
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from contracts.elements import (
 from jobs.job import Job
 from jobs.operators import AllOperatorStates
 from jobs.processor_jobs import run_callbacks
+from jobs.pyspark_versions import requires_pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from servers.s3 import S3Bucket, settings_of
 
 import holdfast
@@ -33,14 +32,13 @@ from holdfast import scan_state, take_savepoint
 from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import use_s3
+from holdfast.spark.compat import IS_PYSPARK_4, arrow_schema_of, read_arrow
 from holdfast.spark.data_source import StateReader, StateView, for_spark, spark_schema_of
 
 SECRET = "the-secret-of-a-test"
 
-# Since PySpark 4.2 timestamps have the zone of an argument; before, they have always been in UTC.
-IN_UTC: dict[str, Any] = (
-    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-)
+PYTHON_SOURCES = requires_pyspark("4.0", "data sources in Python")
+TIME = requires_pyspark("4.1", "type for times")
 
 
 @pytest.fixture
@@ -52,6 +50,7 @@ def read(spark: SparkSession, pointer: str, **options: str) -> DataFrame:
     return spark.read.format("holdfast").options(**options).load(pointer)
 
 
+@PYTHON_SOURCES
 @pytest.mark.exhaustive
 def test_elements_of_every_type_have_the_types_of_spark(
     spark: SparkSession, checkpoint: Checkpoint
@@ -64,22 +63,23 @@ def test_elements_of_every_type_have_the_types_of_spark(
     pointer = checkpoint.complete()
     frame = read(spark, pointer, operator="op", state="s")
     assert frame.rdd.getNumPartitions() == 2
-    assert frame.orderBy("subtask").toArrow().to_pylist() == [
+    assert read_arrow(frame.orderBy("subtask")).to_pylist() == [
         {"subtask": subtask, "value": element}
         for subtask in range(2)
         for element in pa.array(rows, row).to_pylist()
     ]
 
 
+@PYTHON_SOURCES
 @pytest.mark.exhaustive
 def test_states_and_subtasks_are_read_from_a_savepoint(spark: SparkSession, job: Job) -> None:
     job.feed(files=2, rows=10)
     job.run(job.operator(AllOperatorStates(), schema=AllOperatorStates.schema))
     pointer = take_savepoint(job.spark_checkpoint, f"file://{job.directory}/savepoints")
-    overview = read(spark, pointer).toArrow()
+    overview = read_arrow(read(spark, pointer))
     assert overview.equals(holdfast.states(pointer))
     assert overview["state"].to_pylist() == ["list", "union", "rules", None]
-    raw = read(spark, pointer, operator="operator", raw="operator").toArrow()
+    raw = read_arrow(read(spark, pointer, operator="operator", raw="operator"))
     expected = holdfast.read_state(pointer, "operator", raw="operator")
     assert raw.schema.equals(expected.schema)
     assert sorted(map(str, raw.to_pylist())) == sorted(map(str, expected.to_pylist()))
@@ -118,7 +118,7 @@ def test_objects_unions_and_pickles_need_no_classes(
 @pytest.mark.exhaustive
 def test_empty_state_is_a_frame_without_rows(spark: SparkSession, checkpoint: Checkpoint) -> None:
     checkpoint.add("op", lambda backend, _: list_state(backend, "s", str), parallelism=2)
-    frame = read(spark, checkpoint.complete(), operator="op")
+    frame = scan_state(spark, checkpoint.complete(), "op")
     assert (frame.schema.simpleString(), frame.count()) == ("struct<subtask:int,value:string>", 0)
 
 
@@ -127,10 +127,27 @@ def test_wrong_name_is_refused_with_the_right_ones(
 ) -> None:
     checkpoint.add("op", lambda backend, _: (list_state(backend, "s"), list_state(backend, "t")))
     pointer = checkpoint.complete()
-    with pytest.raises(AnalysisException, match=r"\['op'\]"):
-        read(spark, pointer, operator="other")
-    with pytest.raises(AnalysisException, match=r"\['s', 't'\]"):
+    with pytest.raises(
+        AnalysisException if IS_PYSPARK_4 else InvalidRequestError, match=r"\['s', 't'\]"
+    ):
         scan_state(spark, pointer, "op", "u")
+    if IS_PYSPARK_4:
+        with pytest.raises(AnalysisException, match=r"\['op'\]"):
+            read(spark, pointer, operator="other")
+
+
+def test_scanned_rows_equal_those_without_spark(
+    spark: SparkSession, checkpoint: Checkpoint
+) -> None:
+    checkpoint.add("op", lambda backend, _: list_state(backend).add_all(range(1000)), parallelism=3)
+    pointer = checkpoint.complete()
+    frame = scan_state(spark, pointer, "op")
+    assert frame.rdd.getNumPartitions() == 3
+    rows = read_arrow(frame).sort_by([("subtask", "ascending"), ("value", "ascending")])
+    expected = holdfast.read_state(pointer)
+    assert rows.equals(expected.sort_by([("subtask", "ascending"), ("value", "ascending")]))
+    states = read_arrow(scan_state(spark, pointer))
+    assert states.equals(holdfast.states(pointer))
 
 
 def test_large_states_are_read_in_parts(
@@ -212,7 +229,7 @@ def test_schema_of_another_type_is_refused(spark: SparkSession, checkpoint: Chec
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("_unregister_s3")
-@pytest.mark.parametrize("by", ["options", "the session"])
+@pytest.mark.parametrize("by", [pytest.param("options", marks=PYTHON_SOURCES), "the session"])
 def test_bucket_settings_are_used_and_not_in_the_plan(
     spark: SparkSession, moto_bucket: S3Bucket, capsys: pytest.CaptureFixture[str], by: str
 ) -> None:
@@ -283,7 +300,13 @@ for _kind, (_type, _values) in VALUES.items():
     TYPES[_kind] = (_type, [*_values, None], "")
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=TIME if "time64" in str(type) or "time32" in str(type) else ())
+        for kind, (type, *_) in TYPES.items()
+    ],
+)
 @pytest.mark.parametrize("sliced", ["whole", "sliced"])
 def test_every_type_is_converted_for_spark(kind: str, sliced: str) -> None:
     element_type, values, spark_type = TYPES[kind]
@@ -295,7 +318,7 @@ def test_every_type_is_converted_for_spark(kind: str, sliced: str) -> None:
         assert schema.simpleString() == f"struct<value:{spark_type}>"
     converted = for_spark(batch, schema)
     converted.validate(full=True)
-    assert converted.schema.equals(to_arrow_schema(schema, **IN_UTC))
+    assert converted.schema.equals(arrow_schema_of(schema))
     assert converted.to_pylist() == batch.to_pylist()
 
 

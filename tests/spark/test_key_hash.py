@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobs.pyspark_versions import frame_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from holdfast.backends.keys import (
     KEY_HASH,
@@ -23,6 +23,7 @@ from holdfast.backends.keys import (
     xxhash64,
 )
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import read_arrow
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:
@@ -74,8 +75,7 @@ def spark_hashes(spark: SparkSession, table: pa.Table, *keys: list[str]) -> list
         for function in (F.hash, F.xxhash64)
         for number, key in enumerate(keys)
     ]
-    schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-    table_of_hashes = spark.createDataFrame(table, schema).select(*hashes).toArrow()
+    table_of_hashes = read_arrow(frame_of(spark, table).select(*hashes))
     return [column.to_pylist() for column in table_of_hashes.columns]
 
 
@@ -187,7 +187,7 @@ def test_group_and_subtask_of_a_key_equal_those_of_spark(spark: SparkSession) ->
     assert KEY_HASH == "spark-murmur3-42"
     keys = pa.table({"user": [*range(-50, 50)], "day": [date(2026, 2, 3)] * 100}, USERS)
     routed = (
-        spark.createDataFrame(keys)
+        frame_of(spark, keys)
         .selectExpr("user", "day", "pmod(hash(user, day), 100) as group")
         .selectExpr("user", "day", "group", "group * 7 div 100 as subtask")
     )

@@ -1,4 +1,4 @@
-"""Declarations of processors, and calls at the wrong time: errors of Spark, with its classes."""
+"""Declarations of processors, and calls at the wrong time: Spark errors, with its classes."""
 
 import pickle
 from collections.abc import Callable
@@ -16,9 +16,10 @@ from jobs.processor_jobs import (
     processor_job,
     run_callbacks,
 )
+from jobs.pyspark_versions import requires_pyspark
+from jobs.stateful_processor import ListState, MapState, ValueState
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkRuntimeError
 from pyspark.sql import types as spark
-from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.spark.processors import ProcessorFunction, StatefulProcessorError
@@ -55,7 +56,7 @@ def test_state_name_can_be_declared_once(first: str, second: str) -> None:
         _declare(lambda handle: (_get(handle, first, "v"), _get(handle, second, "v")))
 
 
-def test_two_value_states_with_one_name_raise_the_error_of_spark() -> None:
+def test_two_value_states_with_one_name_raise_the_spark_error() -> None:
     with pytest.raises(StatefulProcessorError) as caught:
         _declare(lambda handle: (_get(handle, "value", "v"), _get(handle, "value", "v")))
     assert isinstance(caught.value, PySparkRuntimeError)
@@ -182,6 +183,7 @@ def test_schema_with_two_fields_of_one_name_is_refused() -> None:
         _declare(lambda handle: handle.getValueState("v", twice))
 
 
+@requires_pyspark("4.0", "types for calendar intervals and collations")
 def test_unsupported_type_is_refused_on_the_driver() -> None:
     schema = spark.StructType([spark.StructField("x", spark.CalendarIntervalType())])
     with pytest.raises(InvalidRequestError, match="interval"):

@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from jobs.processor_jobs import NUMBER, processor_job
+from jobs.stateful_processor import StatefulProcessor
 from pyspark.errors import PySparkValueError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import InputSettings

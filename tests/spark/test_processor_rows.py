@@ -17,10 +17,10 @@ from jobs.processor_jobs import (
     processor_job,
     run_callbacks,
 )
+from jobs.stateful_processor import StatefulProcessor
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import InputSettings

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from jobs.processor_jobs import NUMBER, TEXT
+from jobs.stateful_processor import StatefulProcessor
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.errors import InvalidRequestError
 from holdfast.testing import ProcessorTester

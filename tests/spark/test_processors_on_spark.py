@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job, keyed_stream, run_keyed
 from jobs.processors import InitializedTotals, TotalsProcessor
+from jobs.stateful_processor import StatefulProcessor
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast import keyed
 from holdfast.errors import InvalidRequestError

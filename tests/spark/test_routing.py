@@ -1,17 +1,25 @@
 """Rows that are routed to subtasks by key."""
 
+from collections import Counter
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jobs.job import Job
 from jobs.operators import AllOperatorStates, Groups, RawKeyedCounts, SubtaskReporter
+from jobs.pyspark_versions import VERSION
 from jobs.session import session_with
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast import stateful_query
+from holdfast.backends.keys import MAX_PARALLELISM, key_hash
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.operators import Operator, Routing
+from holdfast.spark.operators.routing import partition_numbers, subtask_of_content
 
 # Nulls, a few repeated keys, and one that is new in each row.
 ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
@@ -189,3 +197,76 @@ def test_unusable_key_columns_are_refused_by_name(job: Job) -> None:
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(stateful_query(process, *operators.values()))
     assert job.checkpoint_ids() == []
+
+
+@given(st.integers(1, 3000) | st.just(MAX_PARALLELISM))
+def test_number_of_each_partition_is_hashed_to_it(parallelism: int) -> None:
+    hashes = key_hash([pa.array(partition_numbers(parallelism), pa.int32())]).to_numpy()
+    assert (hashes % parallelism).tolist() == [*range(parallelism)]
+
+
+def test_spark_hashes_each_number_to_its_partition(spark: SparkSession) -> None:
+    rows = [
+        (parallelism, partition, number)
+        for parallelism in (*range(1, 50), 200, 777, 2000)
+        for partition, number in enumerate(partition_numbers(parallelism))
+    ]
+    frame = spark.createDataFrame(rows, "n int, partition int, number int")
+    assert frame.where("pmod(hash(number), n) <> partition").collect() == []
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("parallelism", [1, 2, 7, 40])
+@pytest.mark.parametrize("key", [(), ("k",)], ids=["evenly", "by key"])
+def test_rows_and_marks_arrive_in_their_partitions(
+    spark: SparkSession, parallelism: int, adaptive: str, key: tuple[str, ...]
+) -> None:
+    rows = spark.range(0, 500, 1, 3).selectExpr("id", "id % 100 as k")
+    operator = Operator(function=Groups(1), uid="o", parallelism=parallelism, key=key)
+    routed = Routing.of(rows, operator, parallelism, 128).repartition(rows, 0)
+    mark = F.col(routed.columns[-1])
+    arrived = routed.select(
+        F.spark_partition_id().alias("partition"), "id", "k", mark.alias("mark")
+    )
+    with session_with(spark, {"spark.sql.adaptive.enabled": adaptive}):
+        seen = arrived.collect()
+    assert all(row.mark % parallelism == row.partition for row in seen)
+    data = [row for row in seen if row.mark >= 0]
+    assert sorted(row.id for row in data) == [*range(500)]
+    marks = sorted(row.partition for row in seen if row.mark < 0)
+    assert marks == [*range(parallelism)]
+    if key:
+        hashes = key_hash([pa.array([row.k for row in data], pa.int64())]).to_numpy()
+        assert [row.mark for row in data] == (hashes % 128 * parallelism // 128).tolist()
+
+
+def test_subtask_by_content_does_not_depend_on_the_order_of_rows(spark: SparkSession) -> None:
+    rows = spark.range(0, 300, 1, 3).selectExpr("id", "'v' || id % 7 as v", "map(id, 1) as m")
+    places = [
+        {
+            row.id: row.subtask
+            for row in ordered.select("id", subtask_of_content(rows, 4).alias("subtask")).collect()
+        }
+        for ordered in (rows, rows.orderBy(F.desc("id")), rows.repartition(5, "v"))
+    ]
+    assert places[0] == places[1] == places[2]
+    sizes = Counter(places[0].values())
+    assert sorted(sizes) == [0, 1, 2, 3]
+    assert max(sizes.values()) < 120
+
+
+@pytest.mark.skipif(VERSION >= (4, 1), reason="Spark 4.1 notices another order by checksums")
+def test_rows_without_a_key_keep_their_subtasks_in_another_order(spark: SparkSession) -> None:
+    rows = spark.range(0, 300, 1, 3).withColumn("m", F.expr("map(id, 1)"))
+    operator = Operator(function=Groups(1), uid="o", parallelism=4)
+    routing = Routing.of(rows, operator, 4, 128)
+    places = [
+        {row.id: row[-1] for row in routing.repartition(ordered, 0).collect() if row[-1] >= 0}
+        for ordered in (rows, rows.orderBy(F.desc("id")))
+    ]
+    assert places[0] == places[1]
+
+
+def test_rows_without_hashable_columns_go_to_one_subtask(spark: SparkSession) -> None:
+    rows = spark.range(20).selectExpr("map(id, 1) as m")
+    assert rows.select(subtask_of_content(rows, 4)).distinct().count() == 1

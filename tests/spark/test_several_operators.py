@@ -97,12 +97,12 @@ def test_backend_of_an_unknown_operator_warns_once(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     job.feed(files=2, rows=5)
-    setting = {"spark.holdfast.state.backend": "heap, first=columnar, misspelt=heap"}
+    setting = {"spark.holdfast.state.backend": "heap, first=columnar, misspelled=heap"}
     with session_with(job.spark, setting):
         job.run(job.chain(job.part(Groups(7), "second"), job.part(Groups(7), "first")))
     job.check_every_row_is_there_once("first", "second")
     (warning,) = (text for text in caplog.messages if "state.backend" in text)
-    assert "set for 'misspelt'" in warning
+    assert "set for 'misspelled'" in warning
     assert "it has 'first', 'second'" in warning
 
 

@@ -133,7 +133,7 @@ def test_right_settings_are_accepted_without_s3() -> None:
     assert Settings.parse(given).stores.s3 == {}
 
 
-# Settings of Hadoop
+# Hadoop settings
 
 ALL_OF_S3A = {
     "endpoint": "http://127.0.0.1:1",
@@ -171,7 +171,7 @@ OLD_NAMES = {
 
 
 @pytest.mark.parametrize("prefix", ["", OF_THE_BUCKET], ids=["general", "of the bucket"])
-def test_settings_of_hadoop_fill_in_for_ours(prefix: str) -> None:
+def test_hadoop_settings_are_used_as_defaults(prefix: str) -> None:
     given = {f"{prefix}{key}": f" {value} " for key, value in ALL_OF_S3A.items()}
     assert s3_of(s3a=given) == ALL_READ
     assert s3_of(own={"region": "us"}, s3a=given).region == "us"
@@ -227,7 +227,7 @@ def test_endpoint_without_a_scheme_gets_one(secure: Given, expected: str, prefix
     assert s3_of(s3a={"endpoint": "host:1", **given}).endpoint == f"{expected}://host:1"
 
 
-def test_own_endpoint_ignores_settings_of_hadoop() -> None:
+def test_own_endpoint_ignores_hadoop_settings() -> None:
     read = s3_of(own={"endpoint": "http://own"}, s3a=ALL_OF_S3A)
     assert read == S3Settings(endpoint="http://own")
 
@@ -391,7 +391,7 @@ def hdfs(directory: str) -> dict[str, str]:
     return dict(settings.stores.hdfs)
 
 
-def test_hdfs_gets_its_options_of_hadoop() -> None:
+def test_hdfs_gets_its_hadoop_options() -> None:
     expected = {
         "dfs.nameservices": "cluster",
         "fs.defaultFS": "hdfs://cluster",

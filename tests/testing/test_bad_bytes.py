@@ -58,7 +58,7 @@ def test_a_seed_gives_the_same_inputs_again() -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_bad_bytes_give_values_or_errors_of_holdfast(name: str, tmp_path: Path) -> None:
+def test_bad_bytes_give_values_or_holdfast_errors(name: str, tmp_path: Path) -> None:
     known = readers(tmp_path)
     assert tuple(known) == READERS
     outcome = try_reader(known[name], "tests", inputs=25)

@@ -162,7 +162,7 @@ def cat_command(options: argparse.Namespace) -> int:
 @command(
     "export",
     help="convert a Holdfast checkpoint or savepoint to a Flink savepoint",
-    description="Convert a checkpoint or savepoint of Holdfast to a savepoint of Flink. Flink 1.11 to 2.3 restores it on any\n"
+    description="Convert a Holdfast checkpoint or savepoint to a Flink savepoint. Flink 1.11 to 2.3 restores it on any\n"
     "backend, at any parallelism, if the job asks for the same states with the same types: numbers, booleans,\n"
     "texts, bytes, dates, times, decimals, lists, maps, and tuples, which structs and keys of several columns\n"
     "become; tumbling and sliding windows.\n\n"
@@ -173,7 +173,7 @@ def cat_command(options: argparse.Namespace) -> int:
         holdfast flink export file:///data/savepoints/savepoint-1a2b3c4d file:///data/flink --map orders=totals
     """,
     options=[
-        option("pointer", metavar="POINTER", help="URI of the checkpoint or savepoint of Holdfast"),
+        option("pointer", metavar="POINTER", help="URI of the Holdfast checkpoint or savepoint"),
         _TARGET,
         list_option(
             "--map",
@@ -210,7 +210,7 @@ def export_command(options: argparse.Namespace) -> int:
 @command(
     "import",
     help="convert a Flink savepoint to a Holdfast savepoint",
-    description="Convert a savepoint of Flink to a savepoint of Holdfast, from which a new query starts: operator state, keyed\n"
+    description="Convert a Flink savepoint to a Holdfast savepoint, from which a new query starts: operator state, keyed\n"
     "state and timers. All states of operators with a known uid are converted, except those of windows\n"
     "and sources; --map selects others, or renames them. Key groups are verified with Flink's hash.\n\n"
     "All states are read, and losses are reported, before anything is written. Only the URI of the\n"

@@ -127,5 +127,5 @@ def _times_to_live(pairs: list[str]) -> dict[str, int]:
 
 
 IMPORT = CommandGroup(
-    "import", "convert state of Spark to a savepoint of Holdfast", "source", [import_command]
+    "import", "convert Spark state to a Holdfast savepoint", "source", [import_command]
 )

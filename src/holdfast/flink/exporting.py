@@ -1,4 +1,4 @@
-"""Export of a checkpoint or savepoint of Holdfast to a Flink savepoint, so that there is no lock-in.
+"""Export of a Holdfast checkpoint or savepoint to a Flink savepoint, so that there is no lock-in.
 
 `serializers.writing` encodes values, `written_streams` writes them to streams. Keys are routed by Flink's hash.
 """
@@ -52,7 +52,7 @@ def export_savepoint(
     *,
     allow_loss: bool = False,
 ) -> str:
-    """Write a Flink savepoint from a checkpoint or savepoint of Holdfast.
+    """Write a Flink savepoint from a Holdfast checkpoint or savepoint.
 
     Flink 1.11 to 2.3 restores it on any backend, at any parallelism, if the job declares the same states with the same
     types: numbers, booleans, strings and bytes; `LocalDate`, `LocalTime`, `LocalDateTime`, `Instant` for timestamps

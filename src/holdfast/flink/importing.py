@@ -1,4 +1,4 @@
-"""Import of a Flink savepoint to a savepoint of Holdfast, so that a query starts with the state of a Flink job.
+"""Import of a Flink savepoint to a Holdfast savepoint, so that a query starts with the state of a Flink job.
 
 `import_plan` maps states and lists losses; `imported_tables` converts rows of keyed state. This module reads rows,
 compares their keys with Flink's hash, routes them by Spark's hash, and writes them.
@@ -51,7 +51,7 @@ def import_savepoint(
     timers: bool = True,
     allow_loss: bool = False,
 ) -> str:
-    """Write a savepoint of Holdfast from a Flink savepoint, for a new query to start from.
+    """Write a Holdfast savepoint from a Flink savepoint, for a new query to start from.
 
     Set `spark.holdfast.savepoint.path` to it in the query. Rows of keyed state are rerouted, because Spark and Flink hash
     keys differently; if Flink's hash of the keys is known, their key groups are checked first. Losses are logged as

@@ -8,7 +8,7 @@ import re
 
 import pyspark
 
-MIN_PYSPARK = (4, 1)
+MIN_PYSPARK = (3, 5)
 
 
 def check_pyspark(version: str) -> None:

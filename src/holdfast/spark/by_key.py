@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.backends.descriptors import StateTtlConfig
@@ -25,6 +24,7 @@ from holdfast.spark.aggregates import (
     need_combining,
     preparation_of,
 )
+from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
 from holdfast.spark.initial_state import InitialState
 from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter

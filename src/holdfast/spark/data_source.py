@@ -7,7 +7,6 @@ second half casts Arrow data to Spark types that preserve every value.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from os import PathLike, fspath
 from typing import Any
 
@@ -15,19 +14,25 @@ import msgspec
 import pyarrow as pa
 from pyarrow import types
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import conform, fields_of, is_bytes, is_text, paths_in, plain_type
 from holdfast.backends.inspection import Raw, ReadableState, StatePart, readable_state, states
 from holdfast.common import json_decoder, raise_shortage
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import (
+    HAS_TIME_TYPE,
+    IS_PYSPARK_4,
+    DataSourceReader,
+    InputPartition,
+    arrow_schema_of,
+    settings_of,
+)
 from holdfast.spark.event_time import check_rows_per_batch
 from holdfast.spark.sessions import register_source
 from holdfast.spark.settings import Stores, check_settings, is_of_stores, nearest
 from holdfast.spark_progress import subtasks
-from pyspark_holdfast import DefaultSource
 
 SETTINGS = "settings"
 """The option for Spark settings as a JSON object. Spark converts names of options to lower case."""
@@ -37,11 +42,6 @@ _OPTIONS_OF_STORES = ("spark.hadoop.", "spark.holdfast.s3.")
 _VIEWS = ("states", "elements", "metadata")
 
 _MAX_DIGITS = 38
-
-_IN_UTC: dict[str, Any] = (
-    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-)
-"""PySpark 4.1 has no such argument, because it always uses UTC."""
 
 
 def scan_state(
@@ -57,7 +57,7 @@ def scan_state(
     """Read a state of a checkpoint or savepoint as a DataFrame, with tasks of the session.
 
     The same as `spark.read.format("holdfast")`, plus the session's settings of stores, which Spark does not pass to
-    data sources.
+    data sources. Works with PySpark 3.5 too, which has no data sources in Python.
 
     Args:
         spark: The session, also one of Spark Connect.
@@ -73,16 +73,21 @@ def scan_state(
         TypeError: A value of the key is of another type.
         InvalidRequestError: Spark's Python data sources can't run with the session's number of rows per batch.
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
-            lists the available names.
+            lists the available names. With PySpark 3.5 the error is an `InvalidRequestError` or another
+            `CheckpointError`.
     """
-    check_rows_per_batch(spark)
-    register_source(spark, DefaultSource)
-    settings = {key: text for key, text in spark.conf.getAll.items() if is_of_stores(key)}
+    settings = {key: text for key, text in settings_of(spark).items() if is_of_stores(key)}
     options = {SETTINGS: msgspec.json.encode(settings).decode()}
     named = {"operator": operator, "state": state, "raw": raw, "kind": kind}
     options |= {name: value for name, value in named.items() if value is not None}
     if key is not None:
         options["key"] = json.dumps(dict(key))
+    if not IS_PYSPARK_4:
+        return _scan_in_tasks(spark, StateView.of(options | {"path": fspath(pointer)}))
+    from pyspark_holdfast import DefaultSource  # noqa: PLC0415  # PySpark 3.5 can't import it
+
+    check_rows_per_batch(spark)
+    register_source(spark, DefaultSource)
     return spark.read.format("holdfast").options(**options).load(fspath(pointer))
 
 
@@ -192,6 +197,21 @@ class StateReader(DataSourceReader):
             yield for_spark(batch, self._schema)
 
 
+def _scan_in_tasks(spark: SparkSession, view: StateView) -> DataFrame:
+    """Read a view without a data source: the task of row i reads partition i."""
+    schema = view.spark_schema
+    reader = StateReader(view, schema)
+    partitions = reader.partitions()
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from reader.read(partitions[number])
+
+    count = len(partitions)
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(read, schema)
+
+
 def _check(keys: Iterable[str]) -> None:
     for key in keys:
         if key not in _OPTIONS and not key.startswith(_OPTIONS_OF_STORES):
@@ -223,7 +243,7 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     Raises:
         InvalidRequestError: A value would change, such as a time with nanoseconds, which Spark doesn't have.
     """
-    wanted = to_arrow_schema(schema, **_IN_UTC)
+    wanted = arrow_schema_of(schema)
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
@@ -284,7 +304,7 @@ _SPARK_TYPES: tuple[
     (types.is_float16, lambda _: pa.float32()),
     (types.is_timestamp, lambda kind: pa.timestamp("us", None if kind.tz is None else "UTC")),
     (types.is_date, lambda _: pa.date32()),
-    (types.is_time, lambda _: pa.time64("us")),
+    *([(types.is_time, lambda _: pa.time64("us"))] if HAS_TIME_TYPE else []),
     (types.is_duration, lambda _: pa.duration("us")),
     (is_text, lambda _: pa.string()),
     (is_bytes, lambda _: pa.binary()),

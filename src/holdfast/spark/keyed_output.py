@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Self
 from pyspark.sql import DataFrame
 
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import settings_of
 from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.operators import Operator, Sink
 from holdfast.spark.query import StatefulOperator, StatefulQuery
@@ -91,7 +92,7 @@ class KeyedStreamWriter:
         """
         if path is not None or format is not None or not self._has_sink:
             _refuse("start")
-        check_settings(dict(self._session.conf.getAll))
+        check_settings(settings_of(self._session))
         return self._writer.start(**options)
 
     def format(self, _source: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """A processor that starts with state from Holdfast; it runs in Spark's own operator.
 
-Spark's workers unpickle this module by value, and it imports nothing of Holdfast: Spark gives the process that tries
-`init` only ten seconds to start.
+Spark's workers unpickle this module by value, and its classes use nothing of Holdfast: Spark gives the process that tries
+`init` only ten seconds to start. Their base classes are Spark's.
 """
 
 import pickle
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from holdfast.spark.compat import StatefulProcessor, StatefulProcessorHandle
 
 TIMERS = ""
 """The name of the state in rows that are timers; no state can have this name."""

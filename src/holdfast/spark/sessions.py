@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import active_java_session, java_settings
+
+if TYPE_CHECKING:  # PySpark 3.5 does not have them
+    from pyspark.sql.datasource import DataSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,11 @@ def known_query(query: StreamingQuery) -> KnownQuery:
         message = "Spark Connect doesn't report the checkpointLocation of a query; pass its URI"
         raise InvalidRequestError(message)
     execution = cast("Any", query)._jsq.streamingQuery()
+    configuration = execution.sparkSessionForStream().conf()
     return KnownQuery(
         query_id=query.id,
         checkpoint_location=str(execution.resolvedCheckpointRoot()),
-        configuration=dict(execution.sparkSessionForStream().conf().getAllAsJava()),
+        configuration=java_settings(configuration),
     )
 
 
@@ -43,10 +47,8 @@ def configuration() -> dict[str, str]:
     if session is None:
         return {}
     # From the JVM: PySpark returns the same session in all threads, which may be the session of a batch.
-    jvm: Any = session._jvm
-    active = session._get_j_spark_session_class(jvm).getActiveSession()
-    java_session = active.get() if active.isDefined() else session._jsparkSession
-    return dict(java_session.conf().getAllAsJava())
+    java_session = active_java_session(session) or session._jsparkSession
+    return java_settings(java_session.conf())
 
 
 def active_query_ids() -> frozenset[str]:
@@ -76,7 +78,7 @@ def state_repartitioner() -> Callable[[str, int], None]:
     return repartition
 
 
-def register_source(session: SparkSession, source: type[DataSource]) -> None:
+def register_source(session: SparkSession, source: "type[DataSource]") -> None:
     """Register a data source of Holdfast in a session.
 
     Spark finds sources in modules named `pyspark_…`, but not if the path of its Python contains a space. It
@@ -104,7 +106,7 @@ def _activate(session: SparkSession) -> None:
         jvm.SparkSession.setActiveSession(session._jsparkSession)
 
 
-_registered: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDictionary()
+_registered: "WeakKeyDictionary[SparkSession, set[type[DataSource]]]" = WeakKeyDictionary()
 
 
 def _any_session() -> SparkSession | None:

@@ -14,7 +14,6 @@ from typing import Any, Self
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData, SparkSession
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -37,6 +36,7 @@ from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
+from holdfast.spark.compat import StatefulProcessor, require_pyspark_4, settings_of
 from holdfast.spark.data_source import scan_state, spark_schema_of
 from holdfast.spark.moved_processor import TIMERS, MovedProcessor, encode
 from holdfast.spark.processors import (
@@ -123,10 +123,11 @@ def spark_initial_state(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: Stored bytes are corrupt.
     """
+    require_pyspark_4("transformWithState", "run the processor by keyed(…).transformWithState")
     if not isinstance(processor, StatefulProcessor):
         message = f"{type(processor).__name__} is not a StatefulProcessor; pass a processor of the class that wrote the state"
         raise InvalidRequestError(message)
-    Stores.parse(spark.conf.getAll, fspath(pointer)).use()
+    Stores.parse(settings_of(spark), fspath(pointer)).use()
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     uid = _find_uid(metadata, operator)
     state = _ProcessorState.of(pointer, uid, metadata.operators[uid])

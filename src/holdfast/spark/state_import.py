@@ -30,6 +30,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
 from holdfast.spark.checkpoint_location import spark_uri
+from holdfast.spark.compat import read_arrow, require_pyspark_4
 from holdfast.spark.processors import (
     NOTES,
     TIME_MODES,
@@ -76,7 +77,7 @@ def import_spark_state(
         parallelism: Number of its subtasks; the query may start with another number.
         max_parallelism: Number of its key groups, as for `keyed`.
         ttl_ms: The time to live of each state that has one, in milliseconds, as the processor declares it.
-        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) for its stores; by
+        configuration: Spark settings (`spark.holdfast.*`, `spark.hadoop.*`) for its stores; by
             default those of the session.
 
     Returns:
@@ -122,6 +123,10 @@ class SparkStateImport:
         configuration: Mapping[str, str] | None = None,
     ) -> Self:
         """Plan an import. Arguments and errors of `import_spark_state`."""
+        require_pyspark_4(
+            "reading the state of transformWithState",
+            "import it with a newer PySpark; a query on PySpark 3.5 can resume from the savepoint",
+        )
         query = StateRewrite.at(checkpoint_location, configuration)
         session = SparkSession.getActiveSession()
         if session is None:
@@ -277,7 +282,7 @@ class SparkState:
 
     def read(self, kind: str, name: str | None = None) -> pa.Table:
         """Read the rows of a variable, or those of `timers`."""
-        return _reader(self.session, self.location, self.batch_id, kind, name).toArrow()
+        return read_arrow(_reader(self.session, self.location, self.batch_id, kind, name))
 
 
 def _reader(

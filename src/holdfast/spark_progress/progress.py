@@ -100,7 +100,7 @@ def sources_of(offsets: str) -> list[str]:
 
 
 def plan_of(offsets: str) -> str:
-    """Return a text that identifies the planned batch: its time, and the offsets of its sources.
+    """Return a string that identifies the planned batch: its time, and the offsets of its sources.
 
     The time is needed because offsets of file sources are only counts.
     """

@@ -41,11 +41,11 @@ class SparkFile(msgspec.Struct, frozen=True):
 
 
 class SparkFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files and settings of Spark that a query needs to resume.
+    """Spark files and settings that a query needs to resume.
 
     Attributes:
         is_committed: Whether Spark's commit log has the batch.
-        settings: Settings of Spark that the files depend on and that Spark does not record itself.
+        settings: Spark settings that the files depend on and that Spark does not record itself.
         files: The files.
         state_origins: URIs of copies of Holdfast's state files, by the URI of the original.
     """

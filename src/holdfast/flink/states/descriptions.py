@@ -228,7 +228,7 @@ def _read_other_roles(source: DataInput, info: StateInfo) -> None:
 
 def _unknown_version(subject: str, version: int) -> UnsupportedFormatError:
     message = (
-        f"{subject} is stored in version {version}, which is not supported; restore savepoints of Flink before "
+        f"{subject} is stored in version {version}, which is not supported; restore Flink savepoints before "
         "1.8 once with Flink 1.8 to 1.16, and read a savepoint of that"
     )
     return UnsupportedFormatError(message)

@@ -20,16 +20,17 @@ from holdfast.spark.aggregates.functions import (
     need_combining,
     operand,
 )
+from holdfast.spark.compat import DATETIME_TYPES
 from holdfast.spark.operators import is_collated
 from holdfast.spark.sessions import column_named
 
 _PANE = "__holdfast_pane"
 _GROUP, _RESULT = "__holdfast_group_", "__holdfast_result_"
 _FLOATS = (types.FloatType, types.DoubleType)
-_ORDERED = (
+_ORDERED: tuple[type[types.DataType], ...] = (
     types.NumericType,
     types.BooleanType,
-    types.DatetimeType,
+    *DATETIME_TYPES,
     types.DayTimeIntervalType,
     StringType,
     types.BinaryType,

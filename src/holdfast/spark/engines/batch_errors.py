@@ -19,6 +19,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 
 from holdfast import errors
 from holdfast.errors import CheckpointError
+from holdfast.spark.compat import java_stack_trace
 
 _INTERRUPTIONS = (
     "java.lang.InterruptedException",
@@ -53,7 +54,7 @@ def is_interruption(error: BaseException, run_id: str) -> bool:
 
 
 def error_of_task(error: BaseException) -> CheckpointError | None:
-    """Return the error of Holdfast that ended a task, from Spark's error on the driver; None if another error did.
+    """Return the Holdfast error that ended a task, from Spark's error on the driver; None if another error did.
 
     Spark logs the traceback of the task where the task ran.
     """
@@ -69,7 +70,7 @@ def error_of_task(error: BaseException) -> CheckpointError | None:
 
 
 def filter_py4j_log() -> None:
-    """Prevent py4j from logging errors of Holdfast with a traceback: Spark logs and raises them anyway."""
+    """Prevent py4j from logging Holdfast errors with a traceback: Spark logs and raises them anyway."""
     # Adding the same filter a second time changes nothing.
     logging.getLogger("py4j.clientserver").addFilter(_is_foreign)
 
@@ -87,7 +88,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _text(error: BaseException) -> str:
     """Return the text of an error, with the stack trace of the JVM."""
     if isinstance(error, CapturedException):
-        return str(error._stackTrace)  # noqa: SLF001  # not in its text by default
+        return java_stack_trace(error)  # not in its text by default
     return str(error)
 
 

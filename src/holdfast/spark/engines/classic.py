@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from py4j.protocol import Py4JError
+from pyspark import Broadcast
 from pyspark.accumulators import Accumulator, AccumulatorParam
-from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.common import Clock

@@ -18,6 +18,7 @@ from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems import retry_deadline
 from holdfast.spark.checkpoint_location import read_text, replace
+from holdfast.spark.compat import error_condition, settings_of
 from holdfast.spark.engines.engine import RunningQuery
 from holdfast.spark.settings import PREFIX, Settings, Stores
 from holdfast.spark.subtask import TaskPayload
@@ -79,7 +80,7 @@ class ConnectEngine:
         except CheckpointNotFoundError:
             return None
         except AnalysisException as error:
-            if error.getCondition() == "PATH_NOT_FOUND":
+            if error_condition(error) == "PATH_NOT_FOUND":
                 return None
             raise
 
@@ -165,7 +166,7 @@ class ConnectEngine:
     def _reaches(self, root: str, metadata: str) -> bool:
         """Return whether Holdfast's file systems read the same metadata as Spark."""
         try:
-            Stores.parse(self.session.conf.getAll, root).use()
+            Stores.parse(settings_of(self.session), root).use()
             with retry_deadline(_PROBE_DEADLINE_S):
                 return read_text(f"{root}/metadata") == metadata
         except CheckpointError:

@@ -10,7 +10,7 @@ from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import Reports, TaskPayload
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
-    from pyspark.core.broadcast import Broadcast
+    from pyspark import Broadcast
 
     from holdfast.spark.engines.jobs import Jobs
 

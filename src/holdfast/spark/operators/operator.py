@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.keys import KEY_HASH, MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.operators.functions import (
     BroadcastProcessFunction,
     KeyedProcessFunction,

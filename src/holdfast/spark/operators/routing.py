@@ -1,8 +1,10 @@
 """Routing of rows to subtasks, and rows of Spark in Arrow."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
@@ -10,8 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from holdfast.backends.arrow import conform_column, mapped_type
-from holdfast.backends.keys import check_key_type
+from holdfast.backends.keys import check_key_type, key_hash
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import HAS_SHUFFLE_CHECKSUMS, read_arrow
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
 from holdfast.spark.sessions import column_named
@@ -37,7 +40,7 @@ class Routing:
 
     Attributes:
         subtask: Computes the subtask of a row.
-        partition: Computes the partition of a row from its mark.
+        partition: Computes, from the mark of a row, a number that Spark hashes to the row's partition.
         key: The key's columns in Arrow; no column if rows are distributed evenly.
         key_types: Spark's types of these columns.
         input_schema: The schema of the rows in Arrow, without the mark.
@@ -66,9 +69,6 @@ class Routing:
                 f"rows of operator {operator.uid!r} lack columns {missing} of its key; "
                 f"they have {rows.columns}"
             )
-        # Numbers start at a multiple of 2**33 in each partition: adding its id distributes their first rows.
-        number = F.monotonically_increasing_id() + F.spark_partition_id()
-        subtask = number.bitwiseAND(_MAX_INT32) % parallelism
         key = pa.schema([input_schema.field(column) for column in operator.key])
         if operator.key:
             # Key groups as in Flink, with Spark's hash, which is computed in the JVM.
@@ -76,6 +76,12 @@ class Routing:
             quotient = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
             subtask = quotient.cast("bigint")  # Spark has a setting for its type
             _check_key(key, uid=operator.uid)
+        elif HAS_SHUFFLE_CHECKSUMS:
+            # Numbers start at a multiple of 2**33 in each partition: adding its id distributes their first rows.
+            number = F.monotonically_increasing_id() + F.spark_partition_id()
+            subtask = number.bitwiseAND(_MAX_INT32) % parallelism
+        else:
+            subtask = subtask_of_content(rows, parallelism)
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = (F.col("id") - parallelism).alias(_SUBTASK)
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
@@ -83,7 +89,7 @@ class Routing:
         return cls(
             parallelism=parallelism,
             subtask=subtask,
-            partition=F.pmod(F.col(_SUBTASK), F.lit(parallelism).cast("bigint")).cast("int"),
+            partition=_partition_number(parallelism),
             key=key,
             key_types=key_types,
             input_schema=input_schema,
@@ -102,7 +108,7 @@ class Routing:
         return (
             self._mark(rows, self.subtask, late_watermark)
             .union(self.marks)
-            .repartitionById(self.parallelism, self.partition)
+            .repartition(self.parallelism, self.partition)
         )
 
     def _mark(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
@@ -110,6 +116,49 @@ class Routing:
             late = self.late_rows.before(late_watermark).cast("bigint")
             subtask -= late * (2 * self.parallelism)
         return rows.withColumn(_SUBTASK, subtask)
+
+
+def _partition_number(parallelism: int) -> Column:
+    # One text instead of a literal for each number, which would be as many calls of the JVM. Spark makes it a constant.
+    numbers = F.lit(",".join(map(str, partition_numbers(parallelism))))
+    index = F.pmod(F.col(_SUBTASK), F.lit(parallelism).cast("bigint")).cast("int")
+    return F.split(numbers, ",").cast("array<int>")[index]
+
+
+@cache
+def partition_numbers(parallelism: int) -> tuple[int, ...]:
+    """Return for each partition the least int that Spark hashes to it: `repartition` moves a row with this int there.
+
+    `repartitionById` would take the partition itself, but Spark has it only from 4.1 on. Both take the same time.
+    """
+    count = 16 * parallelism  # enough for up to 2000 partitions
+    while True:
+        hashes = key_hash([pa.array(np.arange(count, dtype=np.int32))]).to_numpy()
+        partitions, numbers = np.unique(hashes % parallelism, return_index=True)
+        if len(partitions) == parallelism:
+            return tuple(numbers.tolist())
+        count *= 2
+
+
+def subtask_of_content(rows: DataFrame, parallelism: int) -> Column:
+    """Return the subtask of a row by its hash, which doesn't depend on the order of rows.
+
+    The order can change when Spark repeats a lost part of a shuffle. Columns that Spark can't hash are left out.
+    """
+    columns = [column_named(name) for name in rows.columns if _can_hash(rows, name)]
+    row_hash = F.xxhash64(F.lit(0), *columns)
+    return F.pmod(row_hash, F.lit(parallelism).cast("bigint"))
+
+
+def _can_hash(rows: DataFrame, column: str) -> bool:
+    kind = rows.schema[column].dataType.simpleString()
+    if "geometry(" in kind or "geography(" in kind:
+        return False  # Spark detects it too late, in the optimizer
+    try:
+        rows.select(F.hash(column_named(column)))
+    except AnalysisException:
+        return False
+    return True
 
 
 def _hash_key(rows: DataFrame, operator: Operator) -> Column:
@@ -123,17 +172,11 @@ def _hash_key(rows: DataFrame, operator: Operator) -> Column:
                 "that are equal by this collation have different hashes; use a normalized column of plain "
                 "strings, such as upper(...) of it, cast to string"
             )
-        message = (
-            f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, which Spark can't "
-            "hash; use columns without maps, variants and geometries, such as a string made from it"
-        )
-        # Spark detects it too late, in the optimizer.
-        if "geometry(" in kind or "geography(" in kind:
-            raise InvalidRequestError(message)
-        try:
-            rows.select(F.hash(column_named(column)))
-        except AnalysisException as error:
-            raise InvalidRequestError(message) from error
+        if not _can_hash(rows, column):
+            raise InvalidRequestError(
+                f"column {column!r} of the key of operator {operator.uid!r} has type {kind}, which Spark can't "
+                "hash; use columns without maps, variants and geometries, such as a string made from it"
+            )
     return F.hash(*map(column_named, operator.key))
 
 
@@ -158,7 +201,7 @@ def read_table(frame: DataFrame, *, uid: str | None = None) -> pa.Table:
     """Read all rows of a small frame in `arrow_schema`; names of columns are checked if they are rows of an operator."""
     if uid is not None:
         _check_columns(frame.columns, uid=uid)
-    table = frame.toArrow()
+    table = read_arrow(frame)
     schema = _normalize_schema(table.schema)
     columns = [
         conform_column(column, field.type)
@@ -180,7 +223,7 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
     _check_columns(frame.columns, uid=uid)
     try:
         # Not with the frame itself, which could run an operator that the frame is computed from.
-        schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
+        schema = read_arrow(frame.sparkSession.createDataFrame([], frame.schema)).schema
     except PySparkException as error:
         raise InvalidRequestError(
             f"rows of operator {uid!r} have a column type that Arrow does not support ({error}); cast it "

@@ -12,9 +12,10 @@ from pyspark.errors import (
     PySparkRuntimeError,
 )
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import parse_data_type
 from holdfast.spark.operators import is_collated
 
 Kind = Literal["value", "list", "map"]
@@ -30,7 +31,7 @@ class StatefulProcessorError(PySparkRuntimeError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type["StatefulProcessorError"], tuple[str]]:
-        return type(self), (str(self._message),)
+        return type(self), (str(self),)
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class SchemaParser:
     def __call__(self, text: str) -> StructType:
         if text not in self.schemas:
             try:
-                parsed = self._data_type(text)
+                parsed = parse_data_type(self.session, text)
             except PySparkException as error:
                 raise StatefulProcessorError(
                     f"Error parsing string schema: {str(error).strip()} (the schema is {text!r})"
@@ -199,13 +200,6 @@ class SchemaParser:
         if not isinstance(schema, StructType):
             raise InvalidRequestError(f"the {name} must be a struct, got {schema!r}")
         return schema
-
-    def _data_type(self, text: str) -> DataType:
-        if self.session is None:
-            return DataType.fromDDL(text)
-        # As Spark parses schemas of processors. The public function needs a classic session, unless the whole
-        # process is a client of Spark Connect.
-        return self.session._parse_ddl(text)  # noqa: SLF001  # PySpark has no public access to it
 
 
 TimeMode = Literal["none", "processingtime", "eventtime"]

@@ -10,14 +10,11 @@ from operator import index
 from typing import Any
 
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import ListState as SparkListState
-from pyspark.sql.streaming.stateful_processor import MapState as SparkMapState
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-from pyspark.sql.streaming.stateful_processor import ValueState as SparkValueState
 
 from holdfast.backends.keyed import KeyCursor, KeyedListState, MapState, TimerService, ValueState
 from holdfast.common import MAX_INT64
 from holdfast.errors import InvalidRequestError
+from holdfast.spark import compat
 from holdfast.spark.processors.declarations import (
     Declaration,
     DeclarationRecorder,
@@ -109,7 +106,7 @@ class StateVariable:
             ) from None
 
 
-class ValueVariable(StateVariable, SparkValueState):
+class ValueVariable(StateVariable, compat.ValueState):
     """Spark's `ValueState`."""
 
     _state: ValueState
@@ -132,7 +129,7 @@ class ValueVariable(StateVariable, SparkValueState):
         self._state.clear()
 
 
-class ListVariable(StateVariable, SparkListState):
+class ListVariable(StateVariable, compat.ListState):
     """Spark's `ListState`."""
 
     _state: KeyedListState
@@ -177,7 +174,7 @@ class ListVariable(StateVariable, SparkListState):
         return elements
 
 
-class MapVariable(StateVariable, SparkMapState):
+class MapVariable(StateVariable, compat.MapState):
     """Spark's `MapState`."""
 
     _state: MapState
@@ -243,7 +240,7 @@ _VARIABLES: dict[Kind, type[Variable]] = {
 }
 
 
-class ProcessorHandle(StatefulProcessorHandle):
+class ProcessorHandle(compat.StatefulProcessorHandle):
     """Spark's handle over the states of a subtask.
 
     Args:

@@ -8,11 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    StatefulProcessor,
-    TimerValues,
-)
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import gather
@@ -27,6 +22,7 @@ from holdfast.backends.keyed import KeyCursor, KeyedStateBackend, Keys, TimerSer
 from holdfast.backends.operator import BroadcastState, OperatorStateBackend
 from holdfast.backends.serializers import ANY_FIELD
 from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.spark.compat import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from holdfast.spark.operators import KeyLoop, Order, StatefulFunction, TimeDomain, inverse
 from holdfast.spark.processors import rows
 from holdfast.spark.processors.declarations import (

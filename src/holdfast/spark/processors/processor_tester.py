@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.backends.arrow import objects_of
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.processors.declarations import check_output_mode, parse_time_mode
 from holdfast.spark.processors.handle import Variable
 from holdfast.spark.processors.processor_function import ProcessorRun, record_declarations
@@ -63,13 +63,9 @@ class ProcessorTester:
         self._mode = parse_time_mode(timeMode)
         self._event_time = eventTimeExtractor
         if self._mode == "eventtime" and eventTimeExtractor is None:
-            raise PySparkValueError(
-                errorClass="ARGUMENT_REQUIRED",
-                messageParameters={
-                    "arg_name": "eventTimeExtractor",
-                    "condition": "timeMode is EventTime",
-                },
-            )
+            parameters = {"arg_name": "eventTimeExtractor", "condition": "timeMode is EventTime"}
+            # By position, because PySpark 3.5 has other names for the arguments.
+            raise PySparkValueError(None, "ARGUMENT_REQUIRED", parameters)
         if initialStateRow is not None and initialStatePandas is not None:
             message = "initialStateRow and initialStatePandas are given; a processor takes only one of them"
             raise AssertionError(message)  # Spark's class
@@ -165,7 +161,7 @@ class ProcessorTester:
         """Clear the state of a key. Raises `PySparkAssertionError` if there is no such state."""
         kinds = {each.name: each.kind for each in self._declared.variables}
         if stateName not in kinds:
-            raise PySparkAssertionError(errorClass="STATE_NOT_EXISTS", messageParameters={})
+            raise PySparkAssertionError(None, "STATE_NOT_EXISTS", {})
         with self._variable(kinds[stateName], stateName, key) as state:
             state.clear()
 
@@ -242,10 +238,8 @@ class ProcessorTester:
 
     def _check_mode(self, operation: str, mode: str) -> None:
         if self._mode != mode.lower():
-            raise PySparkValueError(
-                errorClass="UNSUPPORTED_OPERATION",
-                messageParameters={"operation": f"{operation} with TimeMode other than {mode}"},
-            )
+            parameters = {"operation": f"{operation} with TimeMode other than {mode}"}
+            raise PySparkValueError(None, "UNSUPPORTED_OPERATION", parameters)
 
 
 def _check_forward(clock: str, current_ms: int, provided_ms: int) -> None:

@@ -217,10 +217,9 @@ class Output:
 
     def _row_error(self, row: object) -> Exception:
         if isinstance(row, Row):
-            return PySparkTypeError(
-                errorClass="CANNOT_CONVERT_TYPE",
-                messageParameters={"from_type": "Row", "to_type": "dict"},
-            )
+            # By position, because PySpark 3.5 has other names for the arguments.
+            parameters = {"from_type": "Row", "to_type": "dict"}
+            return PySparkTypeError(None, "CANNOT_CONVERT_TYPE", parameters)
         if type(row).__name__ == "DataFrame":
             message = (
                 "a processor returned a frame of pandas; run it with transformWithStateInPandas"

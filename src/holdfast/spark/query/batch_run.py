@@ -15,6 +15,7 @@ from holdfast.backends.assignment import AssignedOperator
 from holdfast.backends.functions import BatchTimes
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
+from holdfast.spark.compat import read_arrow
 from holdfast.spark.engines import Engine
 from holdfast.spark.operators import (
     BroadcastProcessFunction,
@@ -421,7 +422,7 @@ def _require_batch(frame: object, name: str) -> DataFrame:
 
 def _acknowledgements_in(output: DataFrame) -> list[Acknowledgement]:
     """Return the acknowledgements among the rows of an operator's output."""
-    reports = output.where(f"{COLUMN} IS NOT NULL").select(COLUMN).toArrow()
+    reports = read_arrow(output.where(f"{COLUMN} IS NOT NULL").select(COLUMN))
     return decode_acknowledgements(reports[COLUMN].to_pylist())
 
 

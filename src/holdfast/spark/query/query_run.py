@@ -23,6 +23,7 @@ from holdfast.spark.checkpoint_location import (
     decode_application,
     encode_link,
 )
+from holdfast.spark.compat import settings_of
 from holdfast.spark.engines import Engine, RunningQuery, error_of_task, pin_planner_settings
 from holdfast.spark.event_time import IdleTicks, NextTimers
 from holdfast.spark.operators import (
@@ -84,7 +85,7 @@ class QueryRun:
         clock: Clock,
     ) -> Self:
         """Parse the settings; nothing in storage is read or changed yet, except that directories are created."""
-        settings = Settings.parse(engine.session.conf.getAll)
+        settings = Settings.parse(settings_of(engine.session))
         engine.check(settings)
         job_id = settings.job_id or query.query_id
         check_disjoint(query.checkpoint_location, settings.checkpoint_dir, job_id)

@@ -126,7 +126,7 @@ def restore_savepoint(
             like all URIs here: a space is a space, and a % is a %.
         shuffle_partitions: The new number of partitions of Spark's own state, which has to be in RocksDB.
             Spark repartitions it during the restore, and counts that as a batch.
-        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) for its stores;
+        configuration: Spark settings (`spark.holdfast.*`, `spark.hadoop.*`) for its stores;
             by default those of the session, if there is one.
 
     Raises:

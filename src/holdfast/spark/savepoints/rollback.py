@@ -132,7 +132,7 @@ def roll_back(
         job_id: The job of its operators, likewise.
         operators: Whether to roll its operators back too. False for a query that had operators once and has
             continued without them.
-        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) for its stores;
+        configuration: Spark settings (`spark.holdfast.*`, `spark.hadoop.*`) for its stores;
             by default those of the session, if there is one.
 
     Returns:

@@ -94,7 +94,7 @@ def take_savepoint(
             has no base.
         operators: Whether to include the state of its operators. False for a query that had operators once
             and has continued without them.
-        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) for its stores, for a query given by
+        configuration: Spark settings (`spark.holdfast.*`, `spark.hadoop.*`) for its stores, for a query given by
             URI; by default those of the session, if there is one.
 
     Returns:

@@ -39,6 +39,7 @@ from holdfast.locations.storages import (
     resolve_pointer,
 )
 from holdfast.spark import sessions
+from holdfast.spark.compat import settings_of
 from holdfast.spark.operators import is_collated, read_table
 from holdfast.spark.query import writer_version
 from holdfast.spark.savepoints.stored_query import savepoint_directory, use_stores
@@ -167,7 +168,7 @@ def _configuration(values: Iterable[Any]) -> dict[str, str]:
     """Return Spark's configuration: that of the first DataFrame's session, or of this process."""
     rows = [value.rows if isinstance(value, StateRows) else value for value in values]
     frames = [frame for frame in rows if isinstance(frame, DataFrame)]
-    return dict(frames[0].sparkSession.conf.getAll) if frames else sessions.configuration()
+    return settings_of(frames[0].sparkSession) if frames else sessions.configuration()
 
 
 def _copy_base(
@@ -219,7 +220,7 @@ def _check_uids(uids: set[str], known: Collection[str], new: Collection[str]) ->
     for uid in sorted(set(new) - uids):
         hint = _suggest(uid, uids) or "leave it out, or add a state"
         raise InvalidRequestError(f"operators= names {uid!r}, which has no state; {hint}")
-    # With a base, a new operator must be named in operators=, so that a misspelt uid doesn't become an operator.
+    # With a base, a new operator must be named in operators=, so that a misspelled uid doesn't become an operator.
     for uid in sorted(uids - set(known) - set(new)) if known else ():
         hint = " ".join(filter(None, [_suggest(uid, known), "name a new operator in operators="]))
         message = f"operator {uid!r} is not in the base, which has {sorted(known)}; {hint}"

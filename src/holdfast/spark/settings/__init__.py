@@ -2,7 +2,7 @@
 
     setting    a setting: key, type, default, documentation, Flink's name; types of values
     settings   `Settings`, the values of a query, with the declarations of most
-    rocksdb    the settings of RocksDB
+    rocksdb    the RocksDB settings
     stores     the settings of S3 and HDFS, also Hadoop's
     builder    `configure`: settings as arguments, for a session's builder
 

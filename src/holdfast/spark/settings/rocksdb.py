@@ -1,4 +1,4 @@
-"""The settings of RocksDB, and the number of tasks that share its memory."""
+"""The RocksDB settings, and the number of tasks that share its memory."""
 
 import os
 import re

@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def default_text(self) -> str | None:
-        """The default as a text; None if there is no default."""
+        """The default as a string; None if there is no default."""
         return None if self.default is None else self.type.text(self.default)
 
     def parse(self, text: str, key: str = "") -> Any:

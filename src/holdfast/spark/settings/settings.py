@@ -100,7 +100,7 @@ class Settings:
     """The settings of one query; values only, so that they compare and pickle.
 
     Attributes:
-        rocksdb: Settings of RocksDB.
+        rocksdb: RocksDB settings.
         stores: Settings of the query's stores. For the other attributes see the table of settings.
     """
 

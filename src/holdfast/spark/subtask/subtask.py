@@ -34,7 +34,7 @@ from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark.subtask.local_state import LocalState
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
-    from pyspark.core.broadcast import Broadcast
+    from pyspark import Broadcast
 
 
 class Reports(Protocol):
