@@ -52,7 +52,7 @@ build/lowest/.ready: requirements-lowest.lock $(VENV)/.ready | $(UV)
 	touch $@
 
 KEYED = $(wildcard $(addprefix tests/spark/test_,$(addsuffix .py,aggregates canonical_savepoints claimed_keyed_state continuation \
-  data_source event_time forward importing_spark_state key_hash keyed_* processor* rescaling returning_to_spark routing \
+  data_source event_time forward group_state* importing_spark_state key_hash keyed_* processor* rescaling returning_to_spark routing \
   several_operators streams_by_key idle_ticks windows writing_savepoints))) integration_tests/spark/test_keyed_state.py
 
 # The guarantees of keyed state hold for each backend; CI runs the tests that differ.

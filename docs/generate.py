@@ -1,13 +1,19 @@
 """Writes the pages that are made from code: `python -m docs.generate`."""
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command_line import COMMANDS, parser
 from holdfast.cli.options import STORES, Command, Option
 from holdfast.spark.settings import Setting, settings_table
+
+if TYPE_CHECKING:
+    from infra.versions.versions import Result, SuiteResult
+
+_RESULTS = Path(__file__).parents[1] / "infra" / "versions" / "results.json"
 
 _SETTINGS_HEAD = """# Settings
 
@@ -145,7 +151,54 @@ def _escape(text: str) -> str:
     return "".join(parts)
 
 
+_BEGIN, _END = "<!-- versions: made by `make docs` -->\n", "<!-- end of versions -->"
+_SUITES = {
+    "types": "types",
+    "library": "states, checkpoints, Flink, commands",
+    "spark": "jobs",
+    "connect": "Spark Connect",
+    "readme": "example of the README",
+}
+
+
+def support_matrix(page: str) -> str:
+    """The page of supported versions, with the table of the recorded runs."""
+    results: dict[str, Result] = json.loads(_RESULTS.read_text())
+    suites = [
+        suite for suite in _SUITES if any(suite in each["suites"] for each in results.values())
+    ]
+    head = [
+        "PySpark",
+        "Python",
+        "pyarrow, pandas, NumPy",
+        *map(_SUITES.__getitem__, suites),
+        "date",
+    ]
+    rows = [head, ["---"] * len(head), *(_runs(each, suites) for each in results.values())]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{table}{_END}{after}"
+
+
+def _runs(result: "Result", suites: list[str]) -> list[str]:
+    versions, own = result["versions"], result["suites"]
+    libraries = ", ".join(versions[name] for name in ("pyarrow", "pandas", "numpy"))
+    counts = [_counts(own[suite]) if suite in own else "" for suite in suites]
+    dates = sorted({suite["date"] for suite in own.values()})
+    return [versions["pyspark"], versions["python"], libraries, *counts, ", ".join(dates)]
+
+
+def _counts(suite: "SuiteResult") -> str:
+    if suite["passed"] == 1 and not suite["failed"]:
+        return "passed"
+    counts = {"passed": suite["passed"], "skipped": suite["skipped"], "failed": suite["failed"]}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
 if __name__ == "__main__":
     docs = Path(__file__).parent
     (docs / "settings.md").write_text(settings_page())
     (docs / "cli.md").write_text(commands_page())
+    matrix = docs / "support-matrix.md"
+    matrix.write_text(support_matrix(matrix.read_text()))

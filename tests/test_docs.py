@@ -24,7 +24,7 @@ from servers.buckets import MemoryS3Server, memory_s3
 from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
 
-from docs.generate import commands_page, settings_page
+from docs.generate import commands_page, settings_page, support_matrix
 from docs.pictures import PICTURES, Picture
 from holdfast import read_state, subtasks
 from holdfast.locations import use_s3
@@ -239,6 +239,11 @@ def name_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hd
 )
 def test_a_generated_page_is_up_to_date(page: str, made: Callable[[], str]) -> None:
     assert (ROOT / "docs" / page).read_text() == made(), "run `make docs`"
+
+
+def test_the_support_matrix_is_made_from_recorded_runs() -> None:
+    page = (ROOT / "docs" / "support-matrix.md").read_text()
+    assert support_matrix(page) == page, "run `make docs`"
 
 
 @pytest.mark.parametrize("draw", PICTURES)

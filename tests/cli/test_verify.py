@@ -47,6 +47,7 @@ def test_shared_files_are_read_once_and_all_is_well(
         "files": 5,
         "bytes": sum(file.size for file in files) + first.metadata_bytes + second.metadata_bytes,
         "failed": [],
+        "damaged": [],
     }
     printed = verify_json(capsys, 0, store.directory, *store.options)
     assert printed["checkpoints"] == [f"{store.directory}/job/chk-2"]
@@ -73,11 +74,27 @@ def test_every_damaged_or_missing_file_is_listed(
     }
     assert all(file["uri"] in file["message"] for file in printed["failed"])
     assert printed["files"] == 7
+    assert printed["damaged"] == [f"{store.directory}/job/chk-{number}" for number in (1, 2, 3)]
     assert main(["verify", "--all", store.directory, *store.options]) == 3
     streams = capsys.readouterr()
     assert "2 checkpoints, 7 files" in streams.out
     assert "3 files corrupt or missing" in streams.out
     assert all(uri in streams.out for uri in wrong)
+
+
+def test_verify_lists_the_checkpoints_of_a_damaged_file(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(store.directory, 1)
+    shared = write_checkpoint(store.directory, 2, elements=9)
+    flip(files_of(shared.metadata.streams())[-1].uri)  # of the second subtask
+    write_checkpoint(store.directory, 3, elements=9, before=shared)
+    printed = verify_json(capsys, 3, "--all", store.directory, *store.options)
+    damaged = [f"{store.directory}/job/chk-2", f"{store.directory}/job/chk-3"]
+    assert (len(printed["failed"]), printed["damaged"]) == (1, damaged)
+    assert main(["verify", "--all", store.directory, *store.options]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:-1] == [f"damaged checkpoint: {pointer}" for pointer in damaged]
 
 
 def test_nothing_there_is_status_1(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

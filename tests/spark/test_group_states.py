@@ -199,6 +199,15 @@ def test_value_of_another_type_is_refused(memory_directory: str) -> None:
         _run(memory_directory, call, [{"k": "a", "v": 1}])
 
 
+def test_watermark_of_rows_without_one_is_refused(memory_directory: str) -> None:
+    def call(key: Any, frames: Any, state: GroupState) -> Any:
+        yield _out(state.getCurrentProcessingTimeMs())
+        state.getCurrentWatermarkMs()
+
+    with pytest.raises(PySparkRuntimeError, match="watermark"):
+        _run(memory_directory, call, [{"k": "a", "v": 1}], has_watermark=False)
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [

@@ -55,7 +55,7 @@ class _Selection:
     help="read every byte of checkpoints and compare it with its checksum",
     description="Read all files of checkpoints and compare them with their checksums: metadata,\n"
     "state, and Spark's files in savepoints. Continues after a corrupt or missing\n"
-    "file, and reports all of them.",
+    "file, and reports all of them, with the checkpoints that need them.",
     examples="""
         holdfast verify s3://bucket/checkpoints/totals/chk-12
         holdfast verify --all s3://bucket/checkpoints
@@ -76,11 +76,12 @@ def verify_command(options: argparse.Namespace) -> int:
     wrong = sorted((file for file in files if file.failure is not None), key=lambda file: file.uri)
     size = sum(item.size for item in files) + sum(item.metadata_bytes for item in checkpoints)
     failed = [_failure_row(file) for file in wrong]
-    result = {
+    result: dict[str, Any] = {
         "checkpoints": sorted(item.location.external_pointer for item in checkpoints),
         "files": len(files) + len(checkpoints),
         "bytes": size,
         "failed": failed,
+        "damaged": _damaged_checkpoints(wrong, checkpoints),
     }
     if options.json:
         print_json(result)
@@ -88,6 +89,8 @@ def verify_command(options: argparse.Namespace) -> int:
         print_table([{key: str(row[key]) for key in ("problem", "uri")} for row in failed])
         for file in wrong:
             print_status(str(file.failure))
+        for pointer in result["damaged"]:
+            print_line(f"damaged checkpoint: {pointer}")
         if checkpoints or wrong:
             print_line(_summary(result))
     if wrong:
@@ -186,6 +189,20 @@ def _below(
             yield VerifiedFile(metadata, listed.checkpoint.metadata_bytes, failure)
         else:
             yield listed.checkpoint
+
+
+def _damaged_checkpoints(
+    wrong: list[VerifiedFile], checkpoints: list[CompletedCheckpoint]
+) -> list[str]:
+    """Return the pointers of the checkpoints that need one of the wrong files, sorted."""
+    uris = {file.uri for file in wrong}
+    damaged = {
+        item.location.external_pointer
+        for item in checkpoints
+        if not uris.isdisjoint(file.uri for file in files_of(all_streams(item)))
+    }
+    damaged |= {uripath.parent(uri) for uri in uris if uripath.name(uri) == METADATA_FILE}
+    return sorted(damaged)
 
 
 def _failure_row(file: VerifiedFile) -> dict[str, Any]:
