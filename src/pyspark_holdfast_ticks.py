@@ -183,7 +183,8 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, *start_and_limit: Any) -> dict[str, int]:  # noqa: N802
         """Return the previous offset, or a new one if a batch is due. PySpark 4.1 passes no arguments."""
-        start = start_and_limit[0][_OFFSET] if start_and_limit else 0
+        # The offset of a checkpointLocation of PySpark 3.5 is that of a source of files.
+        start = start_and_limit[0].get(_OFFSET, 0) if start_and_limit else 0
         now = self._now_ms()
         request = _request_of(self._name, self._directory)
         is_new = request is not None and request.request != self._granted and request.at_ms <= now

@@ -44,7 +44,6 @@ CALLED_FROM_ELSEWHERE = {
     "log_message": "http.server calls it",
     "missing_host_key": "paramiko calls it",
     "parse_known_args": "argparse calls it",
-    "prepareForTriggerAvailableNow": "Spark calls it",
     "readall": "io.RawIOBase calls it",
     "shutdown_request": "socketserver calls it",
     "streamReader": "Spark calls it",

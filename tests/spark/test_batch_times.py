@@ -136,6 +136,6 @@ def test_earliest_timers_are_those_of_all_subtasks(
 
 
 def test_batch_is_tick_only_if_other_offsets_are_unchanged() -> None:
-    assert is_tick_only(['{"logOffset":3}', TICK % 9], ['{"logOffset":3}', TICK % 5])
-    assert not is_tick_only(['{"logOffset":4}', TICK % 9], ['{"logOffset":3}', TICK % 5])
-    assert not is_tick_only(['{"logOffset":3}', TICK % 9], None)
+    assert is_tick_only(['{"logOffset":3}', TICK % 9], ['{"logOffset":3}', TICK % 5], 1)
+    assert not is_tick_only(['{"logOffset":4}', TICK % 9], ['{"logOffset":3}', TICK % 5], 1)
+    assert not is_tick_only(['{"logOffset":3}', TICK % 9], None, 1)

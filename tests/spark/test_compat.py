@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -31,6 +31,7 @@ from holdfast.spark.compat import (
     require_pyspark_4,
     settings_of,
 )
+from holdfast.spark.engines import error_of_task
 
 
 def test_rows_are_read_with_instants_in_utc(spark: SparkSession) -> None:
@@ -49,6 +50,20 @@ def test_frame_without_rows_has_its_columns(spark: SparkSession) -> None:
         table = read_arrow(frame)
         assert table.num_rows == 0
         assert table.column_names == frame.columns
+
+
+def test_failed_job_raises_the_error_of_its_task(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="as planned"):
+        read_arrow(spark.range(1).select(F.raise_error(F.lit("as planned"))))
+
+    def fail(_batches: Any) -> Any:
+        raise InvalidRequestError("refused as planned")
+
+    with pytest.raises(PySparkException) as raised:
+        read_arrow(spark.range(1).mapInArrow(fail, "id long"))
+    error = error_of_task(raised.value)
+    assert isinstance(error, InvalidRequestError)
+    assert str(error) == "refused as planned"
 
 
 def test_settings_of_the_session_are_those_of_its_jvm(spark: SparkSession) -> None:

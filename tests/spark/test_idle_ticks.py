@@ -12,6 +12,7 @@ from jobs.operators import Groups, TimesReporter
 from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import pyspark_holdfast_ticks
 from holdfast import scan_state, stateful_query
@@ -71,6 +72,18 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
     return timers
 
 
+needs_python_sources = pytest.mark.skipif(
+    not pyspark_holdfast_ticks.IS_SUPPORTED, reason="PySpark 3.5 has no data sources in Python"
+)
+
+
+@pytest.fixture(params=[pytest.param("python", marks=needs_python_sources), "files"])
+def tick_source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test with the source of idle ticks of PySpark 4, and with that of PySpark 3.5."""
+    monkeypatch.setattr(event_time, "USES_FILES", request.param == "files")
+
+
+@pytest.mark.usefixtures("tick_source")
 def test_available_now_keeps_to_rate_limits_of_sources(job: Job) -> None:
     job.feed(files=3, rows=2)
     idle_ticks, counts = IdleTicks(), []
@@ -84,6 +97,7 @@ def test_available_now_keeps_to_rate_limits_of_sources(job: Job) -> None:
     assert [count for count in counts if count] == [2, 2, 2]
 
 
+@needs_python_sources
 def test_sources_without_available_now_are_wrapped(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +121,7 @@ def start(job: Job, timers: Timers, **trigger: Any) -> None:
     query.awaitTermination()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.usefixtures("tick_source")
 def test_event_time_timer_fires_after_the_last_rows(job: Job, timers: Timers) -> None:
     timers.event = {85_000, 200_000}
     job.feed_at(100 * S)
@@ -128,7 +142,9 @@ def test_timer_fires_with_another_temporary_directory_than_spark(
     assert timers.fired == {0: [], 1: [85_000]}
 
 
-@pytest.mark.usefixtures("state_backend")  # a skipped batch keeps the files of the last one
+@pytest.mark.usefixtures(
+    "tick_source", "state_backend"
+)  # a skipped batch keeps the files of the last one
 @pytest.mark.exhaustive
 def test_batch_without_due_timers_runs_no_job(job: Job, timers: Timers) -> None:
     timers.event = {85_000, 200_000}
@@ -144,6 +160,7 @@ def test_batch_without_due_timers_runs_no_job(job: Job, timers: Timers) -> None:
     assert timers.fired[4] == [200_000]
 
 
+@pytest.mark.usefixtures("tick_source")
 @pytest.mark.exhaustive
 def test_run_without_new_rows_checks_timers(job: Job, timers: Timers) -> None:
     job.feed_at(100 * S)
@@ -156,6 +173,7 @@ def test_run_without_new_rows_checks_timers(job: Job, timers: Timers) -> None:
     assert sorted(timers.times) == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("tick_source")
 def test_timers_fire_while_the_sources_are_idle(job: Job, timers: Timers) -> None:
     timers.event, timers.processing = {85_000}, 1_000
     job.feed_at(100 * S)
@@ -166,6 +184,7 @@ def test_timers_fire_while_the_sources_are_idle(job: Job, timers: Timers) -> Non
     assert last.batch_time >= timers.times[0].batch_time + 1_000
 
 
+@pytest.mark.usefixtures("tick_source")
 @pytest.mark.exhaustive
 def test_available_now_does_not_wait_for_timers(job: Job, timers: Timers) -> None:
     timers.processing = 10_000_000
@@ -193,6 +212,7 @@ def test_rows_of_spark_operators_are_not_lost_in_a_timer_batch(job: Job, timers:
     assert counted == {0: 0, 1: 1}
 
 
+@pytest.mark.usefixtures("tick_source")
 def test_rows_without_idle_ticks_are_refused(job: Job) -> None:
     job.feed(files=1, rows=2)
     with pytest.raises(StreamingQueryException, match=r"with the rows that IdleTicks\.add_to"):
@@ -201,6 +221,7 @@ def test_rows_without_idle_ticks_are_refused(job: Job) -> None:
         IdleTicks().add_to(job.spark.range(1))
 
 
+@needs_python_sources
 def test_session_without_a_limit_of_batch_rows_is_refused(job: Job) -> None:
     limit = {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}
     with session_with(job.spark, limit):
@@ -230,8 +251,9 @@ def test_queries_can_not_share_idle_ticks(
         stateful_query(timers, job.part(TimesReporter(), "part", idle_ticks=idle_ticks))
 
 
+@pytest.mark.usefixtures("tick_source")
 def test_idle_ticks_keep_watermark_and_columns(job: Job) -> None:
-    rows = job.stream().withWatermark("at", "10 seconds")
+    rows = job.stream().withWatermark("at", "10 seconds").withColumn("one", F.lit(1))
     with_ticks = IdleTicks().add_to(rows)
     assert with_ticks.schema == rows.schema
     assert with_ticks.schema["at"].metadata == {"spark.watermarkDelayMs": 10_000}

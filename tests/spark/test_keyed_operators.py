@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job
 from jobs.operators import Days, Totals, local_directories
+from jobs.pyspark_versions import requires_pyspark
 from jobs.session import session_with
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from pyspark.errors import StreamingQueryException
@@ -72,6 +73,7 @@ def test_key_of_several_columns_may_be_null(job: Job) -> None:
     ]
 
 
+@requires_pyspark("4.1", "type for times")
 def test_unsupported_key_type_is_refused_on_the_driver(spark: SparkSession) -> None:
     operator = Operator(function=Totals(), uid="totals", parallelism=2, key=("key",))
     with session_with(spark, {"spark.sql.timeType.enabled": "true"}):

@@ -11,7 +11,16 @@ from pyspark.sql.types import StructType
 from holdfast.errors import StorageUnavailableError
 from holdfast.spark.event_time import IdleTicks
 from holdfast.testing import ManualClock
-from pyspark_holdfast_ticks import DIRECTORY, NAME, DefaultSource, TickReader, is_tick_offset
+from pyspark_holdfast_ticks import (
+    DIRECTORY,
+    IS_SUPPORTED,
+    NAME,
+    DefaultSource,
+    TickReader,
+    is_tick_offset,
+)
+
+pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="PySpark 3.5 has no sources in Python")
 
 START = {"holdfast-ticks": 0}
 

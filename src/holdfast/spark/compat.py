@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.errors.exceptions.captured import CapturedException, convert_exception
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.pandas import types as arrow_types
@@ -138,11 +139,18 @@ def require_pyspark_4(name: str, way_out: str) -> None:
 
 
 def read_arrow(frame: DataFrame) -> pa.Table:
-    """Read all rows of a frame, as `DataFrame.toArrow` of PySpark 4 does."""
+    """Read all rows of a frame, as `DataFrame.toArrow` of PySpark 4 does. Raises `PySparkException` if the job fails."""
     if IS_PYSPARK_4:
         return frame.toArrow()
+    try:
+        batches = cast("Any", frame)._collect_as_arrow()
+    except Py4JJavaError as error:
+        # The thread that waited for the job wraps its error, so that PySpark doesn't recognize it.
+        cause = error.java_exception.getCause()
+        if cause is None:
+            raise
+        raise convert_exception(cause) from None
     # Batches have their own schema: the one computed here has another time zone.
-    batches = cast("Any", frame)._collect_as_arrow()
     return (
         pa.Table.from_batches(batches) if batches else arrow_schema_of(frame.schema).empty_table()
     )

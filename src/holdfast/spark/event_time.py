@@ -1,14 +1,15 @@
 """Event time: the times of a batch, late rows, and batches for timers of idle queries.
 
 Spark computes the watermark; here it is read from Spark's log of the batch. `IdleTicks` asks Spark for batches when
-timers are due, through a data source in the query's plan (`pyspark_holdfast_ticks`). All times are in ms since 1970.
+timers are due, through a source in the query's plan (`pyspark_holdfast_ticks`, or `file_ticks` with PySpark 3.5). All
+times are in ms since 1970.
 """
 
 import tempfile
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,6 +18,7 @@ from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 import pyspark_holdfast_ticks as ticks
 from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.spark import file_ticks
 from holdfast.spark.sessions import column_named, register_source
 from holdfast.spark_progress import SparkProgress, logged_times
 
@@ -27,6 +29,9 @@ NO_TIMERS: NextTimers = (None, None)
 
 AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 """Makes `availableNow` respect rate limits if one of the sources doesn't support this trigger."""
+
+USES_FILES = not ticks.IS_SUPPORTED
+"""True if this PySpark has no data sources in Python: the source of idle ticks is one of files."""
 
 _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -124,8 +129,12 @@ class IdleTicks:
         """
         if not rows.isStreaming:
             raise InvalidRequestError("idle ticks need a stream, got a DataFrame; use readStream")
-        columns = [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
+        columns = StructType(
+            [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
+        )
         session = rows.sparkSession
+        if USES_FILES:
+            return rows.union(file_ticks.load(session, self.name, columns))
         check_rows_per_batch(session)
         register_source(session, ticks.DefaultSource)
         if not ticks.SUPPORTS_AVAILABLE_NOW:
@@ -133,9 +142,7 @@ class IdleTicks:
             # their rate limits.
             session.conf.set(AVAILABLE_NOW_WRAPPER, "true")
         stream = (
-            session.readStream.format(ticks.FORMAT)
-            .schema(StructType(columns))
-            .option(ticks.NAME, self.name)
+            session.readStream.format(ticks.FORMAT).schema(columns).option(ticks.NAME, self.name)
         )
         if hasattr(session, "_jsparkSession"):
             # Batches run in this process, whose temporary directory may differ from that of the source's process.
@@ -151,22 +158,37 @@ class IdleTicks:
         Raises:
             StorageUnavailableError: The request can't be written.
         """
+        requests = file_ticks if USES_FILES else ticks
         try:
             if at_ms is None:
-                ticks.cancel_request(self.name)
+                requests.cancel_request(self.name)
             else:
-                ticks.request_batch(self.name, at_ms)
+                requests.request_batch(self.name, at_ms)
         except OSError as error:
             message = f"can't ask Spark for a batch: writing the request failed ({error})"
-            raise StorageUnavailableError(message, str(ticks.request_file(self.name))) from error
+            raise StorageUnavailableError(message, str(requests.request_file(self.name))) from error
 
-    def check_sources(self, sources: Sequence[str]) -> None:
-        """Refuse a query whose rows don't come through `add_to`, by the offsets of its sources in a batch."""
-        if not any(map(ticks.is_tick_offset, sources)):
+    def find_source(self, offsets: Sequence[str], execution: Any) -> int:
+        """Return the index of the source of idle ticks.
+
+        Args:
+            offsets: The offsets of the query's sources in a batch.
+            execution: The query in Spark's JVM; None with Spark Connect.
+
+        Raises:
+            InvalidRequestError: The query's rows don't come through `add_to`.
+        """
+        if USES_FILES:
+            index = file_ticks.find_source(self.name, execution)
+        else:
+            indexes = (i for i, offset in enumerate(offsets) if ticks.is_tick_offset(offset))
+            index = next(indexes, None)
+        if index is None:
             raise InvalidRequestError(
                 "the query has idle_ticks for its timers, but its rows have no source for them; start it "
                 "with the rows that IdleTicks.add_to(rows) returns"
             )
+        return index
 
 
 def check_rows_per_batch(session: SparkSession) -> None:
@@ -179,16 +201,40 @@ def check_rows_per_batch(session: SparkSession) -> None:
         )
 
 
-def is_tick_only(sources: Sequence[str], before: Sequence[str] | None) -> bool:
+def is_tick_only(sources: Sequence[str], before: Sequence[str] | None, ticks: int) -> bool:
     """Return whether a batch was run only because it was requested: no other source has new data.
 
-    Arguments are the offsets of the sources in the batch, and in the batch before; None in the first batch.
+    Args:
+        sources: The offsets of the sources in the batch.
+        before: Their offsets in the batch before; None in the first batch.
+        ticks: The index of the source of idle ticks.
     """
 
     def of_data(offsets: Sequence[str]) -> list[str]:
-        return [offset for offset in offsets if not ticks.is_tick_offset(offset)]
+        return [offset for index, offset in enumerate(offsets) if index != ticks]
 
     return before is not None and of_data(sources) == of_data(before)
+
+
+def include_requests(execution: Any, source: int) -> None:
+    """Make a query with `availableNow` run the batches that were requested after it began.
+
+    Such a query reads each source up to the offset that the source had when the query began. This updates the offset.
+    From PySpark 4.2 on a source in Python has no such offset.
+
+    Args:
+        execution: The query in Spark's JVM.
+        source: The index of the source of idle ticks.
+    """
+    if execution.trigger().toString() != "AvailableNowTrigger":
+        return
+    ticks = execution.sources().apply(source)
+    streams = execution.uniqueSources().keysIterator()
+    while streams.hasNext():
+        stream = streams.next()
+        is_wrapper = stream.getClass().getSimpleName().endswith("Wrapper")
+        if ticks.equals(stream.delegate() if is_wrapper else stream):
+            stream.prepareForTriggerAvailableNow()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.compat import active_java_session, java_settings
+from holdfast.spark.compat import active_java_session, java_settings, require_pyspark_4
 
 if TYPE_CHECKING:  # PySpark 3.5 does not have them
     from pyspark.sql.datasource import DataSource
@@ -83,7 +83,11 @@ def register_source(session: SparkSession, source: "type[DataSource]") -> None:
 
     Spark finds sources in modules named `pyspark_…`, but not if the path of its Python contains a space. It
     refuses to register a source that it has found, and logs a warning for one that is registered.
+
+    Raises:
+        InvalidRequestError: PySpark is 3.5, which has no data sources in Python.
     """
+    require_pyspark_4("a data source in Python", "use a later PySpark")
     registered = _registered.setdefault(session, set())
     if source in registered:
         return

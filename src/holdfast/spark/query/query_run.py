@@ -57,6 +57,7 @@ class QueryRun:
         has_started: Whether there was a batch.
         next_timers: The earliest timers after the last batch; None if they are unknown.
         application_id: The application id of the query for sinks; None until a sink asks for it.
+        tick_source: The index of the source of idle ticks; None until a batch needs it.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class QueryRun:
     has_started: bool = False
     next_timers: NextTimers | None = None
     application_id: str | None = None
+    tick_source: int | None = None
 
     @classmethod
     def start(
@@ -153,15 +155,15 @@ class QueryRun:
             self._start(engine, query)
             if engine.needs_rows(query):
                 compute(rows)  # Spark still has to commit its own state of the batch
-            if self.idle_ticks is not None:
-                self.idle_ticks.ask(0)  # the remaining timers are unknown before the next batch
+            # The remaining timers are unknown before the next batch.
+            self._request_batch(0, batch_id, engine, query)
             return
         try:
             self._start(engine, query)
             # Before the sink's jobs: Spark's listeners are busy with them later.
             offsets = _require_offsets(offsets_of(batch_id), batch_id, query)
             times = event_time.times_of_batch(offsets, pending.progress)
-            has_input = self._has_input(offsets, pending)
+            has_input = self._has_input(offsets, pending, query)
             progress = SparkProgress(
                 query_id=query.query_id,
                 run_id=query.run_id,
@@ -192,24 +194,35 @@ class QueryRun:
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
-        if self.idle_ticks is not None:
-            self.idle_ticks.ask(
-                event_time.next_batch_time(
-                    *(self.next_timers or event_time.NO_TIMERS), times, has_input=has_input
-                )
-            )
+        timers = self.next_timers or event_time.NO_TIMERS
+        at_ms = event_time.next_batch_time(*timers, times, has_input=has_input)
+        self._request_batch(at_ms, batch_id, engine, query)
 
-    def _has_input(self, offsets: str, pending: PendingCheckpoint) -> bool:
+    def _request_batch(
+        self, at_ms: int | None, batch_id: int, engine: Engine, query: RunningQuery
+    ) -> None:
+        """Request the batch after this one, if the query has idle ticks; for the time see `IdleTicks.ask`."""
+        if self.idle_ticks is None:
+            return
+        self.idle_ticks.ask(at_ms)
+        if at_ms is not None and query.execution is not None:
+            if self.tick_source is None:  # in a repeated batch
+                offsets = _require_offsets(engine.offsets(query, batch_id), batch_id, query)
+                self.tick_source = self.idle_ticks.find_source(sources_of(offsets), query.execution)
+            event_time.include_requests(query.execution, self.tick_source)
+
+    def _has_input(self, offsets: str, pending: PendingCheckpoint, query: RunningQuery) -> bool:
         """Return whether Spark may have planned the batch for rows, and not only for an idle tick."""
         if self.idle_ticks is None:
             return True
         sources = sources_of(offsets)
-        self.idle_ticks.check_sources(sources)
+        if self.tick_source is None:
+            self.tick_source = self.idle_ticks.find_source(sources, query.execution)
         before = pending.progress
         # A savepoint that the query starts from has other sources.
         is_next = before is not None and before.batch_id == pending.batch_id - 1
         return not event_time.is_tick_only(
-            sources, sources_of(before.offsets) if before and is_next else None
+            sources, sources_of(before.offsets) if before and is_next else None, self.tick_source
         )
 
     def _is_noop_batch(self, pending: PendingCheckpoint, times: BatchTimes) -> bool:
