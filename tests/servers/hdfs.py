@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hdfs_native import Client
+from hdfs_native import Client, WriteOptions
 from servers import infra
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 _GREETING_BYTES = 7
 """Length of a client's greeting: magic, version, service class, protocol."""
@@ -142,9 +143,12 @@ class HdfsDirectory:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Create a file."""
-        with self.client.create(f"{self.path}/{name}") as file:
-            file.write(content)
+        """Create a file. A client excludes a DataNode that is slow on a busy machine, and doesn't try it again."""
+        options = WriteOptions(overwrite=True)
+        refused = retry_if_exception_type(RuntimeError)
+        for attempt in Retrying(stop=stop_after_attempt(3), retry=refused, reraise=True):
+            with attempt, self.client.create(f"{self.path}/{name}", options) as file:
+                file.write(content)
 
 
 @contextmanager
