@@ -29,18 +29,15 @@ try:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 except ImportError:  # PySpark 3.5, where `holdfast.spark.file_ticks` replaces this source
 
-    class DataSource:  # type: ignore[no-redef]
+    class DataSource:  # type: ignore[no-redef]  # imported elsewhere
         """Placeholder for the missing class."""
 
-    class DataSourceStreamReader:  # type: ignore[no-redef]
+    class DataSourceStreamReader:  # type: ignore[no-redef]  # imported elsewhere
         """Placeholder for the missing class."""
 
-    class InputPartition:  # type: ignore[no-redef]
+    class InputPartition:  # type: ignore[no-redef]  # imported elsewhere
         """Placeholder for the missing class."""
 
-    IS_SUPPORTED = False
-else:
-    IS_SUPPORTED = True
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

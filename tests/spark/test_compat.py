@@ -69,7 +69,7 @@ def test_failed_job_raises_the_error_of_its_task(spark: SparkSession) -> None:
 def test_settings_of_the_session_are_those_of_its_jvm(spark: SparkSession) -> None:
     settings = settings_of(spark)
     assert settings["spark.sql.session.timeZone"] == "Europe/Berlin"
-    session = spark._jsparkSession  # noqa: SLF001
+    session = spark._jsparkSession  # noqa: SLF001  # the only access
     assert java_settings(session.conf()) == settings
     active = active_java_session(spark)
     assert active is None or active.conf().get("spark.app.id") == settings["spark.app.id"]
@@ -96,7 +96,7 @@ class Processor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         pass
 
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803  # Spark's names
         yield from ()
 
 

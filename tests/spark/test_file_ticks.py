@@ -8,10 +8,10 @@ from contracts.patience import wait_until
 from jobs.job import Job
 from jobs.operators import Groups
 
-import pyspark_holdfast_ticks
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import StorageUnavailableError
 from holdfast.spark import event_time, file_ticks
+from holdfast.spark.compat import IS_PYSPARK_4
 from holdfast.spark.event_time import IdleTicks
 
 
@@ -74,7 +74,7 @@ def run(job: Job) -> None:
     job.start(operator, rows=idle_ticks.add_to(job.stream()), availableNow=True).awaitTermination()
 
 
-@pytest.mark.skipif(not pyspark_holdfast_ticks.IS_SUPPORTED, reason="not for PySpark 3.5")
+@pytest.mark.skipif(not IS_PYSPARK_4, reason="not for PySpark 3.5")
 def test_query_of_pyspark_3_5_continues_with_a_later_version(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

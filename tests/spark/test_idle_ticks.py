@@ -19,6 +19,7 @@ from holdfast import scan_state, stateful_query
 from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import event_time
+from holdfast.spark.compat import IS_PYSPARK_4
 from holdfast.spark.event_time import IdleTicks
 
 S = 1_000_000
@@ -73,7 +74,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
 
 
 needs_python_sources = pytest.mark.skipif(
-    not pyspark_holdfast_ticks.IS_SUPPORTED, reason="PySpark 3.5 has no data sources in Python"
+    not IS_PYSPARK_4, reason="PySpark 3.5 has no data sources in Python"
 )
 
 

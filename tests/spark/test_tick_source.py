@@ -9,18 +9,18 @@ from contracts.processes import python
 from pyspark.sql.types import StructType
 
 from holdfast.errors import StorageUnavailableError
+from holdfast.spark.compat import IS_PYSPARK_4
 from holdfast.spark.event_time import IdleTicks
 from holdfast.testing import ManualClock
 from pyspark_holdfast_ticks import (
     DIRECTORY,
-    IS_SUPPORTED,
     NAME,
     DefaultSource,
     TickReader,
     is_tick_offset,
 )
 
-pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="PySpark 3.5 has no sources in Python")
+pytestmark = pytest.mark.skipif(not IS_PYSPARK_4, reason="PySpark 3.5 has no sources in Python")
 
 START = {"holdfast-ticks": 0}
 

@@ -99,7 +99,7 @@ class KeyedRows:
     def transformWithState(  # noqa: N802, PLR0917  # Spark's name and arguments
         self,
         statefulProcessor: StatefulProcessor,  # noqa: N803
-        outputStructType: StructType | str,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803  # Spark's
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
         initialState: GroupedData | DataFrame | None = None,  # noqa: N803
@@ -129,7 +129,7 @@ class KeyedRows:
     def transformWithStateInPandas(  # noqa: N802, PLR0917  # Spark's name and arguments
         self,
         statefulProcessor: StatefulProcessor,  # noqa: N803
-        outputStructType: StructType | str,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803  # Spark's
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
         initialState: GroupedData | DataFrame | None = None,  # noqa: N803
@@ -152,10 +152,10 @@ class KeyedRows:
     def applyInPandasWithState(  # noqa: N802  # Spark's name and arguments
         self,
         func: GroupStateUserFunction,
-        outputStructType: StructType | str,  # noqa: N803
-        stateStructType: StructType | str,  # noqa: N803
-        outputMode: str,  # noqa: N803
-        timeoutConf: str,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803  # Spark's
+        stateStructType: StructType | str,  # noqa: N803  # Spark's
+        outputMode: str,  # noqa: N803  # Spark's
+        timeoutConf: str,  # noqa: N803  # Spark's
     ) -> KeyedOutput:
         """Run a function with a state for each key on the rows, with pandas DataFrames as input and output.
 

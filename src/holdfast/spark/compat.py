@@ -123,11 +123,11 @@ else:
 DATETIME_TYPES: tuple[type[DataType], ...] = tuple(
     getattr(spark_types, name)
     for name in ("DateType", "TimestampType", "TimestampNTZType", "TimeType")
-    if hasattr(spark_types, name)  # TimeType is of PySpark 4.1
+    if hasattr(spark_types, name)
 )
 
-
 HAS_TIME_TYPE = hasattr(spark_types, "TimeType")
+"""True if Spark has the type `time`: from PySpark 4.1 on."""
 
 
 def require_pyspark_4(name: str, way_out: str) -> None:

@@ -19,6 +19,7 @@ import pyspark_holdfast_ticks as ticks
 from holdfast.backends.functions import NO_WATERMARK, BatchTimes
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.spark import file_ticks
+from holdfast.spark.compat import IS_PYSPARK_4
 from holdfast.spark.sessions import column_named, register_source
 from holdfast.spark_progress import SparkProgress, logged_times
 
@@ -30,8 +31,8 @@ NO_TIMERS: NextTimers = (None, None)
 AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 """Makes `availableNow` respect rate limits if one of the sources doesn't support this trigger."""
 
-USES_FILES = not ticks.IS_SUPPORTED
-"""True if this PySpark has no data sources in Python: the source of idle ticks is one of files."""
+USES_FILES = not IS_PYSPARK_4
+"""True if the source of idle ticks is one of files, because this PySpark has no data sources in Python."""
 
 _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from holdfast.backends.arrow import conform
 from holdfast.backends.inspection import StateRows, empty_backend, shown_schema
-from holdfast.backends.keyed import TableSpec
+from holdfast.backends.keyed import TableSpec, combine_chunks
 from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.compat import read_arrow
@@ -50,15 +50,15 @@ class _Variable(msgspec.Struct):
     """Spark's description of a state variable."""
 
     stateName: str  # noqa: N815  # Spark's names
-    stateVariableType: str  # noqa: N815
-    ttlEnabled: bool = False  # noqa: N815
+    stateVariableType: str  # noqa: N815  # Spark's
+    ttlEnabled: bool = False  # noqa: N815  # Spark's
 
 
 class _Properties(msgspec.Struct):
     """Spark's properties of an operator."""
 
-    timeMode: str  # noqa: N815
-    stateVariables: list[_Variable]  # noqa: N815
+    timeMode: str  # noqa: N815  # Spark's
+    stateVariables: list[_Variable]  # noqa: N815  # Spark's
 
 
 class SparkState(Protocol):
@@ -157,7 +157,7 @@ class GroupStates:
         backend = empty_backend(pa.schema(list(struct_type(self.key).arrow)), max_parallelism)
         open_state(backend, self._declared)
         table = read_arrow(self.rows)
-        values = _whole(table["value"])
+        values = combine_chunks(table["value"])
         spec = backend.specs()[STATE]
         states = _part(values, _GROUP_STATE)
         kind = struct_type(self.state).arrow
@@ -351,12 +351,12 @@ def _rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) ->
     if declared.kind == "map":
         assert declared.key_schema is not None
         columns.append(
-            conform(_whole(rows["user_map_key"]), struct_type(declared.key_schema).arrow)
+            conform(combine_chunks(rows["user_map_key"]), struct_type(declared.key_schema).arrow)
         )
     if declared.kind == "list":
-        columns += _lists(spec, _whole(rows["list_value"]), type)
+        columns += _lists(spec, combine_chunks(rows["list_value"]), type)
     else:
-        values = _whole(rows["value" if declared.kind == "value" else "user_map_value"])
+        values = combine_chunks(rows["value" if declared.kind == "value" else "user_map_value"])
         if spec.ttl_ms is None:
             columns.append(conform(values, type))
         else:
@@ -369,7 +369,7 @@ def _rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) ->
 
 def _rows_of_timers(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """Convert Spark's rows of timers."""
-    return _table(spec, [*_key(spec, rows), _whole(rows["expiration_timestamp_ms"])])
+    return _table(spec, [*_key(spec, rows), combine_chunks(rows["expiration_timestamp_ms"])])
 
 
 def _table(spec: TableSpec, columns: list[pa.Array]) -> pa.Table:
@@ -377,7 +377,7 @@ def _table(spec: TableSpec, columns: list[pa.Array]) -> pa.Table:
 
 
 def _key(spec: TableSpec, rows: pa.Table) -> list[pa.Array]:
-    columns = _whole(rows["key"]).flatten()
+    columns = combine_chunks(rows["key"]).flatten()
     return [conform(column, type) for column, type in zip(columns, spec.key.types, strict=True)]
 
 
@@ -406,8 +406,3 @@ def _instants(milliseconds: pa.Array) -> pa.Array:
 
 def _part(values: pa.StructArray, name: str) -> pa.Array:
     return values.flatten()[values.type.get_field_index(name)]
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

@@ -106,7 +106,7 @@ class Input:
                     # The column of a frame has a type for nulls only if the frame has nulls.
                     is_null = column.is_null().to_numpy()
                     self._with_nulls[number] = is_null, series_of(column, self._zone).to_numpy()
-                    column = _without_nulls(column)  # noqa: PLW2901
+                    column = _without_nulls(column)  # noqa: PLW2901  # the column, converted
                 series[name] = series_of(column, self._zone)
         return pd.DataFrame(series)
 
