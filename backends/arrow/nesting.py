@@ -148,13 +148,15 @@ def with_children(array: pa.Array, children: Sequence[pa.Array], type: pa.DataTy
     Args:
         array: A nested array.
         children: Arrays of the same number and lengths as `children_of` returns; a struct may have more or fewer.
-        type: Type of the result: a struct, a map, or a list or large list.
+        type: Type of the result: a struct, a map, or a list that isn't a view; a list of fixed size only for such a list.
     """
     mask = array.is_null() if array.null_count else None
     if types.is_struct(type):
         if not children:
             return pa.array([{}] * len(array), type, mask=mask)
         return pa.StructArray.from_arrays(children, fields=list(type), mask=mask)
+    if types.is_fixed_size_list(type):
+        return _fixed_size_lists(len(array), *children, type=type, mask=mask)
     is_large = types.is_large_list(type)
     offsets = pa.array(offsets_of(array), pa.int64() if is_large else pa.int32())
     if types.is_map(type):
@@ -177,9 +179,26 @@ def map_array(
     """
     if mask is None:
         return pa.MapArray.from_arrays(offsets, keys, items, type=type)
+    if keys.null_count:  # `from_buffers` would end the process, in pyarrow 16 also if no one had counted them
+        raise pa.ArrowInvalid("a key of a map must not be null")
     entries = pa.StructArray.from_arrays([keys, items], fields=[type.key_field, type.item_field])
     buffers = [pc.invert(mask).buffers()[1], offsets.buffers()[1]]
     return pa.MapArray.from_buffers(type, len(mask), buffers, children=[entries])
+
+
+def _fixed_size_lists(
+    length: int, items: pa.Array, *, type: pa.FixedSizeListType, mask: pa.Array | None
+) -> pa.FixedSizeListArray:
+    """Build an array of lists from the items of those that are not null.
+
+    `FixedSizeListArray.from_arrays` has the arguments since pyarrow 17, and wants items of null lists, too.
+    """
+    if mask is None:
+        return pa.Array.from_buffers(type, length, [None], children=[items])
+    is_null = mask.to_numpy(zero_copy_only=False).repeat(type.list_size)
+    positions = pa.array(np.cumsum(~is_null) - 1, mask=is_null)
+    validity = pc.invert(mask).buffers()[1]
+    return pa.Array.from_buffers(type, length, [validity], children=[items.take(positions)])
 
 
 def conform(array: pa.Array, type: pa.DataType) -> pa.Array:
@@ -210,6 +229,8 @@ def _is_same_shape(type: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(type.num_fields == wanted.num_fields)
     if types.is_map(type) and types.is_map(wanted):
         return True
+    if types.is_fixed_size_list(type) and types.is_fixed_size_list(wanted):
+        return bool(type.list_size == wanted.list_size)
     is_any_list = is_list(type) or is_list_view(type)
     return is_any_list and bool(types.is_list(wanted) or types.is_large_list(wanted))
 

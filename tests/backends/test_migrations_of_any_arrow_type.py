@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from contracts.elements import list_state, restore_from
 from contracts.migrations import CATEGORY, INTS
 from hypothesis import assume, example, given, note
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.backends.arrow import conform, nullable_type
+from holdfast.backends.arrow.nesting import map_array
 from holdfast.backends.serializers import ANY_FIELD, IncompatibleTypeError, change_of
 from holdfast.backends.serializers.arrow_migration import Rules
 from holdfast.errors import StateMigrationError
@@ -171,11 +173,17 @@ class Drawn:
         return self.values
 
 
-SOME_REQUIRED = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.list_(pa.null()))])
+REQUIRED = pa.field("a", pa.int64(), nullable=False)
+SOME_REQUIRED = pa.struct([REQUIRED, ("b", pa.list_(pa.null()))])
+PAIR_OF_REQUIRED = pa.list_(pa.field("item", pa.struct([REQUIRED]), nullable=False), 2)
 
 
 @given(data=st.data(), type=all_types, start=st.integers(0, 3), end=st.integers(0, 6))
 @example(Drawn([{"a": 1, "b": [None, None]}, {"a": 2, "b": [None]}]), SOME_REQUIRED, 0, 1)
+@example(Drawn([None, [{"a": 1}, {"a": 2}], None]), PAIR_OF_REQUIRED, 1, 3)
+@example(Drawn([[{"a": 1}, {"a": 2}]] * 2), PAIR_OF_REQUIRED, 1, 2)
+@example(Drawn([[], None, []]), pa.list_(REQUIRED, 0), 0, 2)
+@example(Drawn([[], []]), pa.list_(REQUIRED, 0), 0, 2)
 def test_array_conforms_to_a_type_with_nulls_elsewhere(
     data: st.DataObject | Drawn, type: pa.DataType, start: int, end: int
 ) -> None:
@@ -188,6 +196,18 @@ def test_array_conforms_to_a_type_with_nulls_elsewhere(
     again = conform(result, type)
     assert (result.type, again.type) == (wanted, type)
     assert result.to_pylist() == again.to_pylist() == values[start:end]
+
+
+def test_map_with_a_null_key_is_refused() -> None:
+    offsets, items = pa.array([0, 0, 2], pa.int32()), pa.array([1, 2])
+    with pytest.raises(pa.ArrowInvalid, match="a key of a map must not be null"):
+        map_array(
+            offsets,
+            pa.array([1, None]),
+            items,
+            type=pa.map_(pa.int64(), pa.int64()),
+            mask=pa.array([True, False]),
+        )
 
 
 @given(data=st.data(), stored=all_types)
