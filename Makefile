@@ -232,10 +232,14 @@ test-dist: java | $(UV) ## tests of the wheel in build/dist, in a fresh environm
 	$(WHEEL)/bin/python -c 'import holdfast; assert "site-packages" in holdfast.__file__, holdfast.__file__'
 	$(WHEEL)/bin/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),$(WHEEL_TESTS)) $(ARGS)
 
+# The newest PySpark that Kafka, Delta and Iceberg exist for.
+REFERENCE := 4.1
+
 .PHONY: lock
 lock: $(UV) ## resolve pyproject.toml into requirements.lock and requirements-lowest.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --all-extras --group dev --upgrade pyproject.toml -o requirements.lock
+	  --no-header --all-extras --group dev --upgrade --constraint <(echo 'pyspark==$(REFERENCE).*') pyproject.toml \
+	  -o requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --all-extras --resolution lowest-direct --upgrade pyproject.toml -o requirements-lowest.lock \
 	  $(patsubst %,--no-emit-package %,pyspark py4j pytest)
