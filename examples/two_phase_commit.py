@@ -8,7 +8,7 @@ The server needs `max_prepared_transactions` of at least twice the partitions of
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -122,7 +122,7 @@ class _WritePartition:
     columns: tuple[str, ...]
     attempt: str
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = chain.from_iterable(_rows(batch) for batch in batches)
         first = next(rows, None)
         if first is None:

@@ -179,7 +179,9 @@ def map_array(
     """
     if mask is None:
         return pa.MapArray.from_arrays(offsets, keys, items, type=type)
-    if keys.null_count:  # `from_buffers` would end the process, in pyarrow 16 also if no one had counted them
+    if (
+        keys.null_count
+    ):  # `from_buffers` would end the process, in pyarrow 16 also if no one had counted them
         raise pa.ArrowInvalid("a key of a map must not be null")
     entries = pa.StructArray.from_arrays([keys, items], fields=[type.key_field, type.item_field])
     buffers = [pc.invert(mask).buffers()[1], offsets.buffers()[1]]

@@ -20,7 +20,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -96,7 +96,7 @@ class FrameTotal(_Total):
 
 
 def group_total(
-    key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState
+    key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     """Do the same as `FrameTotal`, in a function for `applyInPandasWithState`."""
     n, total = state.getOption or (0, 0.0)

@@ -1,6 +1,6 @@
 """The measured queries. All count rows by key and send the counts to the driver."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -85,12 +85,12 @@ class PassThrough(StatefulFunction):
         self._rows.update([rows])
 
 
-def _count_without_state(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _count_without_state(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     tables = [_COUNTS.empty_table(), *(of_batch(batch) for batch in batches)]
     yield from sum_counts(tables).to_batches()
 
 
-def _pass_through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pass_through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 

@@ -1,7 +1,7 @@
 """Operators and sinks that wait or fail in the second batch, at the signal of a test."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -84,7 +84,7 @@ class HoldRows:
 
     signals: Signals
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         assert task is not None
         self.signals.give(f"waits {task.partitionId()}")

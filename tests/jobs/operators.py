@@ -297,7 +297,7 @@ class DropRowsAfter:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         await_file(self.file, timeout_s=60)
         return (batch.slice(0, 0) for batch in batches)
 
@@ -309,7 +309,7 @@ def await_file(file: Path, *, timeout_s: float) -> None:
         time.sleep(0.02)
 
 
-def never_ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def never_ends(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Keep a task busy until it is killed."""
     for batch in batches:
         threading.Event().wait()

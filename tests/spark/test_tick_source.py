@@ -121,11 +121,11 @@ def test_source_polls_the_directory_of_its_options(
 ) -> None:
     options = {NAME: idle_ticks.name, DIRECTORY: str(tmp_path)}
     reader = DefaultSource(options).streamReader(StructType())
-    first = reader.latestOffset()  # type: ignore[call-arg]
+    first = reader.latestOffset()
     idle_ticks.ask(0)
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path / "other"))
-        assert reader.latestOffset() != first  # type: ignore[call-arg]
+        assert reader.latestOffset() != first
         reader.stop()
     assert list(tmp_path.iterdir()) == []
 

@@ -203,7 +203,7 @@ def _scan_in_tasks(spark: SparkSession, view: StateView) -> DataFrame:
     reader = StateReader(view, schema)
     partitions = reader.partitions()
 
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from reader.read(partitions[number])

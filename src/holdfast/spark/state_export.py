@@ -4,7 +4,7 @@ Tasks of Spark convert its rows to rows of initial state. `MovedProcessor`, in S
 that the processor declares.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import reduce
@@ -328,7 +328,7 @@ class _InitialStateRows:
     key: int
     now_ms: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         name = TIMERS if self.declared is None else self.declared.name
         for batch in batches:
             contents = [

@@ -209,12 +209,13 @@ class SubtaskRunner:
     def __name__(self) -> str:
         return name_in_plans(self.operator.uid)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema, parallelism = self.operator.input_schema, self.operator.parallelism
-        first = next((batch for batch in batches if batch.num_rows), None)
+        with_rows = (batch for batch in batches if batch.num_rows)
+        first = next(with_rows, None)
         if first is not None:
             subtask = first.columns[-1][0].as_py() % parallelism
-            yield from self._run(subtask, InputRows(chain([first], batches), schema, parallelism))
+            yield from self._run(subtask, InputRows(chain([first], with_rows), schema, parallelism))
         elif self.operator.is_forwarded:
             rows = InputRows(iter(()), schema, parallelism)
             for batch in self._run(self._partition(), rows):
