@@ -61,11 +61,11 @@ test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, o
 	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
 
 .PHONY: test-all
-test-all: setup java s3-servers hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
+test-all: setup java s3-servers azure-server hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
 	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
 
 .PHONY: integration
-integration: setup java s3-servers hdfs-servers browser ## the tests that start servers or whole jobs
+integration: setup java s3-servers azure-server hdfs-servers browser ## the tests that start servers or whole jobs
 	$(BIN)/pytest $(IN_PARALLEL) auto integration_tests $(ARGS)
 
 .PHONY: kills
@@ -121,6 +121,11 @@ $(SPARK_HOME_OF_TESTS): $(VENV)/.ready
 .PHONY: s3-servers
 s3-servers:
 	@for server in minio versitygw; do infra/s3/build $$server || test $$? = 3; done
+
+# The same for Azurite, which npm brings.
+.PHONY: azure-server
+azure-server:
+	@infra/azure/build || test $$? = 3
 
 # The same for Hadoop's jars, which Maven brings.
 .PHONY: hdfs-servers
