@@ -157,8 +157,9 @@ def memory_gcs() -> Iterator[GcsServer]:
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[AzureServer]:
     with infra.running("azure") as known:
-        del known["directory"]
-        yield AzureServer(AzureSettings(**known, **_QUICK), "az")
+        values: dict[str, Any] = {**known, **_QUICK}
+        del values["directory"]
+        yield AzureServer(AzureSettings(**values), "az")
 
 
 AZURE = pytest.mark.exhaustive

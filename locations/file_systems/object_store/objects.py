@@ -174,21 +174,23 @@ def error_for(error: BaseException, uri: str, operation: str) -> CheckpointError
         return CheckpointNotFoundError("no such object", uri)
     if name == "PreconditionError" or (name == "AlreadyExistsError" and code in _CONFLICTS):
         return CheckpointConflictError.exists(uri)
-    if status == 507:
-        return StorageFullError(f"store has no space left ({answer})", uri)
     if name == "InvalidPathError":
         message = (
             "there is an object whose name has an empty or a dotted part, such as a//b or a/./b, which obstore "
             "can't list; delete or rename it"
         )
         return InvalidRequestError(message, uri, kind="location")
-    is_refused = name in _REFUSED or (400 <= status < 500 and status not in (408, 409, 429))
+    message = f"store failed to {operation} ({answer})"
+    if status == 507:
+        return StorageFullError(f"store has no space left ({answer})", uri)
     if any(source in str(error) for source in _SOURCES_OF_TOKENS):
         message = f"no credentials are set, or they were exchanged for no token ({answer})"
-        if is_refused:
-            return InvalidRequestError(message, uri, kind="refused")
-        return StorageUnavailableError(message, uri)
-    if is_refused:
+    elif _is_refused(name, status):
         message = f"store refused to {operation} ({answer}); check credentials and permissions"
+    if _is_refused(name, status):
         return InvalidRequestError(message, uri, kind="refused")
-    return StorageUnavailableError(f"store failed to {operation} ({answer})", uri)
+    return StorageUnavailableError(message, uri)
+
+
+def _is_refused(name: str, status: int) -> bool:
+    return name in _REFUSED or (400 <= status < 500 and status not in (408, 409, 429))
