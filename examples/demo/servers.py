@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
@@ -67,6 +68,42 @@ def hdfs_server() -> Iterator[str]:
         yield f"{known['uri']}/checkpoints"
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaServer:
+    """A Kafka of one broker.
+
+    Attributes:
+        bootstrap: The value of `bootstrap.servers`.
+        jars: Spark's connector.
+    """
+
+    bootstrap: str
+    jars: tuple[Path, ...]
+
+
+@contextmanager
+def kafka_server() -> Iterator[KafkaServer]:
+    """Start a Kafka without topics.
+
+    Raises:
+        NoServerError: There can be none, or it does not start.
+    """
+    needs = "Maven brings Kafka's jars, once"
+    connector = _call("connector of Kafka", "kafka", "connector", needs=needs)
+    with _start_server("Kafka", "kafka", needs=needs) as known:
+        yield KafkaServer(known["bootstrap"], _jars_in(connector["jars"]))
+
+
+def table_jars() -> tuple[Path, ...]:
+    """Return the jars of Delta and Iceberg. Raises `NoServerError` if they can't be had."""
+    needs = "Maven brings their jars, once"
+    return _jars_in(_call("Delta and Iceberg", "tables", "build", needs=needs)["jars"])
+
+
+def _jars_in(directory: str) -> tuple[Path, ...]:
+    return tuple(sorted(Path(directory).iterdir()))
+
+
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "s3": s3_server,
     "hdfs": hdfs_server,
@@ -80,23 +117,7 @@ def _start_server(
 ) -> Iterator[dict[str, str]]:
     """Start a server, yield its values, and stop it after the block."""
     infra = _INFRA / directory
-    # stderr has the progress of a long start, and the reason of a failure.
-    started = subprocess.run(
-        [infra / "start", *arguments],
-        check=False,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHON": sys.executable},
-    )
-    if started.returncode == _UNAVAILABLE:
-        message = (
-            f"there can be no {name} server here, see above: {needs}. "
-            f"Install what is missing, or run the demo without STORAGE={directory}"
-        )
-        raise NoServerError(message)
-    if started.returncode != 0:
-        raise NoServerError(f"the {name} server did not start, see above")
-    known = dict(word.split("=", 1) for word in shlex.split(started.stdout))
+    known = _call(f"{name} server", directory, "start", *arguments, needs=needs)
     try:
         yield known
     finally:
@@ -105,6 +126,24 @@ def _start_server(
             check=True,
             env=os.environ | {"PYTHON": sys.executable},
         )
+
+
+def _call(name: str, directory: str, command: str, *arguments: str, needs: str) -> dict[str, str]:
+    """Run a command of a server, and return the values that it prints. Raises `NoServerError`."""
+    # stderr has the progress of a long start, and the reason of a failure.
+    done = subprocess.run(
+        [_INFRA / directory / command, *arguments],
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHON": sys.executable},
+    )
+    if done.returncode == _UNAVAILABLE:
+        message = f"there can be no {name} here, see above: {needs}. Install what is missing"
+        raise NoServerError(message)
+    if done.returncode != 0:
+        raise NoServerError(f"the {name} did not start, see above")
+    return dict(word.split("=", 1) for word in shlex.split(done.stdout))
 
 
 def _set_environment(prefix: str, variables: Mapping[str, str]) -> None:
