@@ -139,7 +139,9 @@ class AzureServer(CloudServer):
         signature = base64.b64encode(hmac.digest(key, text.encode(), hashlib.sha256)).decode()
         headers["Authorization"] = f"SharedKey {settings.account}:{signature}"
         url = f"{settings.endpoint}/{name}?restype=container"
-        request = urllib.request.Request(url, b"", headers, method="PUT")
+        # Without a body, to which urllib would add a type, which is signed.
+        headers["Content-Length"] = "0"
+        request = urllib.request.Request(url, headers=headers, method="PUT")
         urllib.request.urlopen(request, timeout=HANGS_S).close()
 
 
