@@ -43,7 +43,7 @@ test-lowest: setup java ## tests of state and of Spark jobs on the lowest versio
 	PYTHON=$(BIN)/python infra/versions/run --quick lowest
 
 .PHONY: test-newest
-test-newest: setup java ## tests of Spark jobs on the newest PySpark, and what only that has
+test-newest: setup java ## the tests that need a newer PySpark than that of requirements.lock
 	PYTHON=$(BIN)/python infra/versions/run --quick pyspark-4.3
 
 KEYED = $(wildcard $(addprefix tests/spark/test_,$(addsuffix .py,aggregates canonical_savepoints claimed_keyed_state continuation \

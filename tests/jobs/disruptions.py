@@ -17,7 +17,7 @@ from holdfast.backends import FunctionInitializationContext
 
 
 class ShuffledJob(Job):
-    """Its rows are the output of a shuffle. A task that Spark repeats may get them in another order."""
+    """A job whose rows are the output of a shuffle. A task that Spark repeats may get them in another order."""
 
     def stream(self) -> DataFrame:
         spread = super().stream().repartition(8)
