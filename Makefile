@@ -56,11 +56,11 @@ test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, o
 	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
 
 .PHONY: test-all
-test-all: setup java s3-servers hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
+test-all: setup java s3-servers azure-server hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
 	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
 
 .PHONY: integration
-integration: setup java s3-servers hdfs-servers browser ## the tests that start servers or whole jobs
+integration: setup java s3-servers azure-server hdfs-servers browser ## the tests that start servers or whole jobs
 	$(BIN)/pytest $(IN_PARALLEL) auto integration_tests $(ARGS)
 
 .PHONY: kills
@@ -116,6 +116,11 @@ $(SPARK_HOME_OF_TESTS): $(VENV)/.ready
 .PHONY: s3-servers
 s3-servers:
 	@for server in minio versitygw; do infra/s3/build $$server || test $$? = 3; done
+
+# The same for Azurite, which npm brings.
+.PHONY: azure-server
+azure-server:
+	@infra/azure/build || test $$? = 3
 
 # The same for Hadoop's jars, which Maven brings.
 .PHONY: hdfs-servers
@@ -231,7 +236,7 @@ test-dist: java | $(UV) ## tests of the wheel in build/dist, in a fresh environm
 REFERENCE := 4.1
 
 # Without `connect`, whose lowest PySpark is not that of `spark`.
-EXTRAS_OF_LOWEST := fsspec s3 obstore hdfs spark rocksdb sketches report
+EXTRAS_OF_LOWEST := fsspec s3 obstore gcs azure hdfs spark rocksdb sketches report
 
 .PHONY: lock
 lock: $(UV) ## resolve pyproject.toml into requirements.lock and requirements-lowest.lock
