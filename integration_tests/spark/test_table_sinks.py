@@ -78,40 +78,6 @@ def merge_batches(batches: list[list[int]]) -> dict[int, int]:
     return values
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_driver_killed_at_any_step_writes_each_row_once(
-    directory: Path, batches: list[list[int]], name: str
-) -> None:
-    kind, _ = JOBS[name]
-    rows = rows_of(kind, directory, name)
-    job = Job(None, directory / name)  # type: ignore[arg-type]
-    assert job.checkpoint_ids()[-1] == FILES
-    if kind.endswith("append"):
-        assert sorted([row["id"] for row in rows] + job.ids_held()) == job.ids_fed
-    else:
-        assert {row["key"]: row["value"] for row in rows} == merge_batches(batches)
-        assert len(rows) == len(merge_batches(batches))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rolled_back_query_has_each_row_once(
-    tables: TableSpark, directory: Path, kind: str
-) -> None:
-    name = f"rolled_back_{kind}"
-    tables.call(run_job, directory, name, kind, files=FILES)
-    before = rows_of(kind, directory, name)
-    roll_back_job(directory, name, checkpoint=2)
-    tables.call(run_job, directory, name, kind)
-
-    def values(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-        return sorted(tuple(row.values()) for row in rows)
-
-    assert values(rows_of(kind, directory, name)) == values(before)
-    if kind.startswith("delta"):
-        history = DeltaTable(directory / name / "table").history()
-        assert [commit["operation"] for commit in history].count("RESTORE") == 1
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_repeated_batches_are_skipped(tables: TableSpark, tmp_path: Path, kind: str) -> None:
     table = new_table(kind, tmp_path)
@@ -217,3 +183,37 @@ def test_merge_of_unknown_columns_is_an_error(
     with pytest.raises(InvalidRequestError, match=r"columns \['other'\] are not in"):
         columns = "key long, value long, other long"
         tables.call(merge_rows, kind, table, columns, [[(1, 1, 1)]], on=["key"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rolled_back_query_has_each_row_once(
+    tables: TableSpark, directory: Path, kind: str
+) -> None:
+    name = f"rolled_back_{kind}"
+    tables.call(run_job, directory, name, kind, files=FILES)
+    before = rows_of(kind, directory, name)
+    roll_back_job(directory, name, checkpoint=2)
+    tables.call(run_job, directory, name, kind)
+
+    def values(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row.values()) for row in rows)
+
+    assert values(rows_of(kind, directory, name)) == values(before)
+    if kind.startswith("delta"):
+        history = DeltaTable(directory / name / "table").history()
+        assert [commit["operation"] for commit in history].count("RESTORE") == 1
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_driver_killed_at_any_step_writes_each_row_once(
+    directory: Path, batches: list[list[int]], name: str
+) -> None:
+    kind, _ = JOBS[name]
+    rows = rows_of(kind, directory, name)
+    job = Job(None, directory / name)  # type: ignore[arg-type]
+    assert job.checkpoint_ids()[-1] == FILES
+    if kind.endswith("append"):
+        assert sorted([row["id"] for row in rows] + job.ids_held()) == job.ids_fed
+    else:
+        assert {row["key"]: row["value"] for row in rows} == merge_batches(batches)
+        assert len(rows) == len(merge_batches(batches))

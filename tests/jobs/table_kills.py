@@ -11,7 +11,7 @@ from unittest import mock
 from jobs.job import Job
 from jobs.killed import BATCH, die_with_blocked_jobs
 from jobs.processes import wait_until_blocked
-from jobs.tables import KINDS, job_of, query_of, sink_of, start_spark, table_of
+from jobs.tables import job_of, query_of, sink_of, start_spark, table_of
 from jobs.two_phases import COMMIT, GROUP, BlockingGroups, Death
 from pyspark.sql import DataFrame
 
@@ -19,20 +19,19 @@ from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete
 from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 from holdfast.spark.operators import Sink
 
-POINTS = {
-    "in_task": "in a task",
-    "written": "before the metadata",
-    "completed": "after the metadata",
-}
-"""Points at which a job dies: before the commit of the table, after it, and after the checkpoint."""
-
 STAGED = "before the table shows the rows"
+"""The point between the two steps of Iceberg's append."""
 
 JOBS = {
-    **{f"{kind}_{name}": (kind, point) for kind in KINDS for name, point in POINTS.items()},
+    "delta_append_in_task": ("delta_append", "in a task"),
+    "delta_append_written": ("delta_append", "before the metadata"),
+    "delta_append_completed": ("delta_append", "after the metadata"),
+    "delta_merge_written": ("delta_merge", "before the metadata"),
     "iceberg_append_staged": ("iceberg_append", STAGED),
+    "iceberg_append_written": ("iceberg_append", "before the metadata"),
+    "iceberg_merge_written": ("iceberg_merge", "before the metadata"),
 }
-"""The kind of sink, and the point, by the name of the job."""
+"""The sink of a job, and the point at which it dies: before the commit of the table, after it, or after the checkpoint."""
 
 
 def commit_or_block(
@@ -81,7 +80,7 @@ def run(job: Job, kind: str, table: str, death: Death) -> None:
 
 def main(directory: Path, jars: Path) -> None:
     """Bring all jobs to where they are to die."""
-    spark = start_spark(jars, directory / "warehouse", cores=12)
+    spark = start_spark(jars, directory / "warehouse", cores=8)
     with die_with_blocked_jobs(spark, len(JOBS)) as pool, mock.patch(COMMIT, commit_or_block):
         jobs = {name: job_of(spark, directory, name) for name in JOBS}
         deaths = {name: Death(job.directory, JOBS[name][1]) for name, job in jobs.items()}

@@ -1,6 +1,6 @@
 """Jobs that write tables of Delta and Iceberg, in the process of a Spark that has both.
 
-Each job reads four files of 100 rows in four batches, and writes them by one of the sinks.
+Each job reads three files of 100 rows in three batches, and writes them by one of the sinks.
 """
 
 import logging
@@ -21,7 +21,7 @@ from holdfast import roll_back
 from holdfast.spark.operators import Sink
 from holdfast.spark.sinks import delta, iceberg
 
-FILES = 4
+FILES = 3
 KINDS = ("delta_append", "delta_merge", "iceberg_append", "iceberg_merge")
 KEYS = 49
 DELETED = "value % 5 = 0"
