@@ -137,12 +137,12 @@ def test_merge_replaces_inserts_and_deletes(tables: TableSpark, tmp_path: Path, 
         merge_rows,
         kind,
         new_table(kind, tmp_path),
-        "`a key` long, total long, gone boolean",
+        "`a-key` long, total long, gone boolean",
         [
             [(1, 10, False), (2, 20, False), (4, 1, True)],
             [(1, 11, False), (2, 0, True), (3, 30, None)],
         ],
-        on=["a key"],
+        on=["a-key"],
         deletes="gone",
     )
     assert rows == [(1, 11), (3, 30)]

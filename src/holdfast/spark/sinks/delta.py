@@ -132,8 +132,9 @@ def merge(
         with _explained_errors():
             columns = target.columns(session)
             if columns is None:
-                target.create(rows.select(rule.columns_of_new_table(rows)))
-                columns = rule.columns_of_new_table(rows)
+                fitting = rule.rows_of_new_table(rows)
+                target.create(fitting)
+                columns = fitting.columns
         rule.check_columns(rows, columns, target.description)
         settings = {
             _TXN_APP_ID: _txn_app_id(batch, name),

@@ -112,7 +112,7 @@ def merge(
         mark = _mark(batch, name)
         with _explained_errors(table):
             if not target.exists(session):
-                target.create(rows.select(rule.columns_of_new_table(rows)))
+                target.create(rule.rows_of_new_table(rows))
             columns = session.table(table).columns
         rule.check_columns(rows, columns, target.description)
         if target.has(session, mark):

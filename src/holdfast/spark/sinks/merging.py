@@ -55,9 +55,9 @@ class MergeRule:
             )
             raise InvalidRequestError(message)
 
-    def columns_of_new_table(self, rows: DataFrame) -> list[str]:
-        """Return the columns of a table that is created for the rows."""
-        return [column for column in rows.columns if column != self.deletes]
+    def rows_of_new_table(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with the columns of a table that is created for them."""
+        return rows if self.deletes is None else rows.drop(self.deletes)
 
     @property
     def keys(self) -> list[Column]:
