@@ -44,6 +44,7 @@ LEFT_OUT = {"tutorial.md": {"3. State on S3"}}
 PRINTED = {
     "api-testing.md": "quiet since: 30000",
     "aggregates.md": "orders of a customer: 8",
+    "deduplication.md": "events: 500\nonce: 300",
     "configuration.md": "'spark.holdfast.checkpoint.dir' here",
     "kinds-of-state.md": "by-customer orders migrated",
     "monitoring.md": "damaged: []",

@@ -25,6 +25,7 @@ from holdfast.spark.aggregates import (
     preparation_of,
 )
 from holdfast.spark.compat import StatefulProcessor
+from holdfast.spark.deduplication import Keep, deduplication_of
 from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
 from holdfast.spark.initial_state import InitialState
 from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter
@@ -231,6 +232,32 @@ class KeyedRows:
         schema = aggregate_rows(self.rows, self.key, aggregates).schema
         prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
         return _output(self, function, schema, prepare=prepare)
+
+    def deduplicate(
+        self,
+        *,
+        keep: Keep = "first",
+        by: str | None = None,
+        ttl: timedelta | StateTtlConfig | None = None,
+        time: str | None = None,
+    ) -> KeyedOutput:
+        """Drop duplicates: rows whose key was in an earlier row, in this batch or before.
+
+        Args:
+            keep: "first" passes the first row of each key to arrive. "last" passes the rows that are greater in the
+                column `by` than all earlier rows of their key. In both cases at most one row of a key passes in a batch.
+            by: The column that orders the rows with "last". Null is less than all values; of equal rows the first passes.
+            ttl: How long a key is remembered after its first row, or after its greatest row with "last". It is processing
+                time, unless `time` is passed. None remembers keys forever.
+            time: The column of event time. A key is then forgotten when the watermark reaches the time of its row plus
+                `ttl`, by default the watermark's delay, as in Spark's `dropDuplicatesWithinWatermark`; and late rows
+                are dropped. With "last" it must be the column `by`.
+
+        Raises:
+            InvalidRequestError: An argument can't be used, or a column doesn't exist or has an unsuitable type.
+        """
+        function = deduplication_of(self.rows.schema, keep=keep, by=by, ttl=ttl, time=time)
+        return _output(self, function, None, event_time=time)
 
     def window(
         self,
