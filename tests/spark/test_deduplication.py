@@ -21,7 +21,6 @@ from holdfast import keyed, stateful_query
 from holdfast.backends import StateTtlConfig
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.locations import latest_checkpoint
 from holdfast.spark.deduplication import FirstRows, Keep, LatestRows
 
 KEY = pa.schema([("k", pa.int64())])
@@ -183,9 +182,7 @@ def test_deduplicated_rows_equal_those_of_spark(
     with both_sides(spark) as (native, ours, _):
         for number in range(8):
             now += numbers.randrange(5, 60)
-            batch = Batch(
-                [some_row(numbers, now) for _ in range(numbers.choice([1, 5, 10]))], clock
-            )
+            batch = Batch([some_row(numbers, now) for _ in range(numbers.choice([1, 5, 10]))], now)
 
             def spark_writer(seen: list[str]) -> Any:
                 if clock == "event":
@@ -228,10 +225,9 @@ def test_first_rows_pass_once_over_restarts(job: Job) -> None:
         output = keyed(keyed_stream(job), "key", uid="once", parallelism=2).deduplicate()
         results.append({key for rows in run_keyed(job, output).values() for key, *_ in rows})
     assert results == [{0, 1}, {2}]
-    pointer = latest_checkpoint(f"file://{job.checkpoints}").external_pointer
-    seen = hf.read_state(pointer, "once", "seen").table
-    assert sorted(seen["key"].to_pylist()) == [0, 1, 2]
-    assert set(seen["value"].to_pylist()) == {True}
+    seen = hf.read_state(f"file://{job.checkpoints}", "once", "seen").to_pylist()
+    assert sorted(row["key"] for row in seen) == [0, 1, 2]
+    assert {row["value"] for row in seen} == {True}
 
 
 def test_greater_rows_pass_as_updates(job: Job) -> None:
@@ -272,7 +268,7 @@ def test_bad_arguments_of_deduplicate_are_refused(job: Job) -> None:
         ({"time": "at", "ttl": StateTtlConfig(timedelta(1))}, "is in processing time"),
     ):
         with pytest.raises(InvalidRequestError, match=message):
-            rows.deduplicate(**arguments)  # type: ignore[arg-type]
+            rows.deduplicate(**arguments)
 
 
 def test_stored_keys_keep_their_kind_of_time() -> None:

@@ -168,7 +168,8 @@ class _Deduplication(StatefulFunction):
     def _expiry_ms(self, times: pa.Array) -> _Rows:
         """Return when keys expire, milliseconds since 1970, by the times of their rows; without a time it is 1970."""
         micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
-        return -np.floor_divide(-micros.to_numpy(), 1000) + self._ttl_ms
+        times_ms: _Rows = -np.floor_divide(-micros.to_numpy(), 1000)
+        return times_ms + self._ttl_ms
 
 
 class FirstRows(_Deduplication):
@@ -237,6 +238,7 @@ def _column(parts: Sequence[pa.RecordBatch], name: str) -> pa.Array:
 
 def _ranks(values: pa.Array) -> _Rows:
     """Return the rank of each value, from 1; 0 for null. NaN has the greatest rank."""
-    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    dense = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
+    ranks: _Rows = dense.to_numpy().astype(np.int64)
     ranks[values.is_null().to_numpy(zero_copy_only=False)] = 0
     return ranks
