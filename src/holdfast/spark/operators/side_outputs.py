@@ -93,7 +93,7 @@ def main_output(output: DataFrame) -> DataFrame:
     structs = [name for name in output.columns if name.startswith(_PREFIX)]
     for name in structs:
         output = output.where(column_named(name).isNull())
-    return output.drop(*structs)
+    return output.drop(*structs) if structs else output
 
 
 def side_output(output: DataFrame, name: str) -> DataFrame:
