@@ -29,6 +29,7 @@ from holdfast.errors import (
 from holdfast.locations import S3Settings
 from holdfast.locations.file_systems import S3FileSystem, connection_for, obstore_bucket
 from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
+from holdfast.locations.file_systems.obstore_requests import was_not_performed
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20
@@ -315,6 +316,7 @@ def test_boto3_finds_a_file_after_a_lost_answer_of_obstore(watched: WatchedBucke
         ("GenericError", "Server returned non-2xx status code: 400 Bad Request: x", True),
         ("GenericError", "Server returned non-2xx status code: 507 Full: x", True),
         ("GenericError", "status code: 503 Slow: <Code>SlowDown</Code>", True),
+        ("GenericError", "Bulk delete request failed for key x: reason (code: 412)", True),
         ("GenericError", "Received redirect ... status code: 301 Moved", True),
         ("GenericError", "HTTP error: error sending request ... kind: Connect,", True),
         ("PermissionDeniedError", "no matter", True),
@@ -330,7 +332,7 @@ def test_only_certain_failures_count_as_not_performed(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
-    assert obstore_bucket.was_not_performed(error) is changed_nothing
+    assert was_not_performed(error) is changed_nothing
 
 
 @on_each_server
