@@ -9,7 +9,7 @@ another parallelism.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import holdfast as hf
 from holdfast.backends import FunctionInitializationContext
+from holdfast.spark.by_key import KeyedRows
 from holdfast.spark.operators import Sink
 from holdfast.spark.sinks import delta, iceberg
 from holdfast.spark.sinks.kafka import KafkaSink
@@ -61,48 +62,65 @@ class Settings:
     parallelism: int | None = None
 
 
-def sinks_of(settings: Settings) -> dict[str, Sink]:
-    """Return the sinks by the name of their table or topic."""
-    lake = settings.directory / "delta"
-    return {
-        "orders": delta.append_once(f"{lake}/orders"),
-        "totals": delta.merge(f"{lake}/totals", on=["customer"]),
-        "minutes": iceberg.merge("lake.shop.minutes", on=["customer", "window_start"]),
-        "late": iceberg.append_once("lake.shop.late"),
-        "rejected": iceberg.append_once("lake.shop.rejected"),
-        ALERTS: KafkaSink({"bootstrap.servers": settings.bootstrap}, ALERTS),
-    }
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """The sink of each table and topic."""
+
+    orders: Sink
+    totals: Sink
+    minutes: Sink
+    late: Sink
+    rejected: Sink
+    alerts: hf.CheckpointedSink
 
 
-def start(spark: SparkSession, settings: Settings, sinks: Mapping[str, Sink]) -> StreamingQuery:
-    """Start the query."""
-    parallelism = settings.parallelism
-    once = hf.keyed(ORDER, "id", uid="once", parallelism=parallelism, persist=True)
-    once = once.deduplicate(ttl=timedelta(days=1)).operator
-    totals = hf.keyed(ORDER, "customer", uid="totals", parallelism=parallelism)
-    totals = totals.agg(orders=hf.count(), cents=hf.sum("cents")).operator
-    minutes = hf.keyed(
-        ORDER, "customer", uid="minutes", parallelism=parallelism, event_time="at", late_rows=True
+def sinks_of(settings: Settings) -> Sinks:
+    """Return the sinks: two tables of Delta, three of Iceberg, and a topic."""
+    delta_tables = settings.directory / "delta"
+    return Sinks(
+        orders=delta.append_once(f"{delta_tables}/orders"),
+        totals=delta.merge(f"{delta_tables}/totals", on=["customer"]),
+        minutes=iceberg.merge("lake.shop.minutes", on=["customer", "window_start"]),
+        late=iceberg.append_once("lake.shop.late"),
+        rejected=iceberg.append_once("lake.shop.rejected"),
+        alerts=KafkaSink({"bootstrap.servers": settings.bootstrap}, ALERTS),
     )
-    minutes = minutes.window(hf.tumbling_windows(timedelta(minutes=1)), time="at", emit="update")
-    minutes = minutes.agg(orders=hf.count()).operator
+
+
+def start(spark: SparkSession, settings: Settings, sinks: Sinks) -> StreamingQuery:
+    """Start the query."""
+
+    def keyed(key: str, uid: str, **options: Any) -> KeyedRows:
+        return hf.keyed(ORDER, key, uid=uid, parallelism=settings.parallelism, **options)
+
+    once = keyed("id", "once", persist=True).deduplicate(ttl=timedelta(days=1)).operator
+    totals = keyed("customer", "totals").agg(orders=hf.count(), cents=hf.sum("cents")).operator
+    minutes = (
+        keyed("customer", "minutes", event_time="at", late_rows=True)
+        .window(hf.tumbling_windows(timedelta(minutes=1)), time="at", emit="update")
+        .agg(orders=hf.count())
+        .operator
+    )
     alerts = hf.stateful(
         SpendingAlerts(),
         uid="alerts",
         key="customer",
-        parallelism=parallelism,
+        parallelism=settings.parallelism,
         schema="key string, value string",
     )
 
     def process(batch: DataFrame, batch_id: int) -> None:
-        sinks["rejected"](batch.where("id is null").select("message"), batch_id)
-        orders = once.apply(batch.where("id is not null").drop("message"))
-        sinks["orders"](orders, batch_id)
-        sinks["totals"](totals.apply(orders), batch_id)
-        sinks["minutes"](minutes.apply(orders), batch_id)
-        sinks["late"](minutes.side_output("late"), batch_id)
-        sinks["alerts"](alerts.apply(orders), batch_id)
+        sinks.rejected(batch.where("id IS NULL").select("message"), batch_id)
+        orders = once.apply(batch.where("id IS NOT NULL").drop("message"))
+        sinks.orders(orders, batch_id)
+        sinks.totals(totals.apply(orders), batch_id)
+        sinks.minutes(minutes.apply(orders), batch_id)
+        sinks.late(minutes.side_output("late"), batch_id)
+        sinks.alerts(alerts.apply(orders), batch_id)
 
+    query = hf.stateful_query(
+        process, once, totals, minutes, alerts, sinks={"alerts": sinks.alerts}
+    )
     message = F.col("value").cast("string")
     return (
         spark.readStream.format("kafka")
@@ -114,11 +132,7 @@ def start(spark: SparkSession, settings: Settings, sinks: Mapping[str, Sink]) ->
         .select(message.alias("message"), F.from_json(message, ORDER).alias("order"))
         .select("message", "order.*")
         .withWatermark("at", "10 seconds")
-        .writeStream.foreachBatch(
-            hf.stateful_query(
-                process, once, totals, minutes, alerts, sinks={"alerts": sinks["alerts"]}
-            )
-        )
+        .writeStream.foreachBatch(query)
         .option("checkpointLocation", f"file://{settings.directory}/spark-checkpoint")
         .trigger(availableNow=True)
         .start()

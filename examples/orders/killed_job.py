@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
@@ -77,11 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(**options)
     kill = _Kill(moment)
     sinks = sinks_of(settings)
-    if name == ALERTS:
-        sinks[name] = alerts = _KilledKafkaSink({"bootstrap.servers": settings.bootstrap}, ALERTS)
-        alerts.kill = kill
+    killed: Sink
+    if name == "alerts":
+        killed = _KilledKafkaSink({"bootstrap.servers": settings.bootstrap}, ALERTS)
+        killed.kill = kill
     else:
-        sinks[name] = _killed_sink(sinks[name], kill)
+        killed = _killed_sink(getattr(sinks, name), kill)
+    sinks = replace(sinks, **{name: killed})
     start(session(settings), settings, sinks).awaitTermination()
     return 0
 
