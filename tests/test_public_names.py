@@ -16,6 +16,7 @@ PAGES = {
     "holdfast.flink": "api-flink.md",
     "holdfast.locations": "api-locations.md",
     "holdfast.locations.adapters": "api-adapters.md",
+    "holdfast.spark.sinks.kafka": "api-sinks.md",
     "holdfast.testing": "api-testing.md",
 }
 MAX_NAMES = {

@@ -78,6 +78,7 @@ class QueryRun:
         cls,
         process: Sink | None,
         operators: Mapping[str, Operator],
+        sinks: Mapping[str, CheckpointedSink],
         engine: Engine,
         query: RunningQuery,
         *,
@@ -92,7 +93,7 @@ class QueryRun:
         _warn_of_unknown_uids(settings, operators)
         settings.stores.use()
         storage = settings.open_storage()
-        sinks = checkpointed_sinks(process, operators)
+        sinks = checkpointed_sinks(process, operators, sinks)
         coordinator = CheckpointCoordinator(
             StoredJob(
                 job_id=job_id,
@@ -257,6 +258,7 @@ class QueryRun:
         application_id: Callable[[], str],
     ) -> dict[str, list[Acknowledgement]]:
         """Apply the operators and let the sink run its jobs, which return the acknowledgements."""
+        directory = self.coordinator.job.directory
         with BatchRun(
             engine=engine,
             run_id=self.run_id,
@@ -265,6 +267,7 @@ class QueryRun:
             job=self.job,
             times=times,
             application_id=application_id,
+            job_directory=directory.uri if directory else None,
         ) as batch:
             if self.process is not None:
                 self.process(rows, pending.batch_id)
@@ -296,6 +299,7 @@ class QueryRun:
         candidates: list[object] = [self.process]
         for running in self.operators.values():
             candidates += [running.operator.function, running.operator.sink]
+        candidates += self.sinks.values()
         listeners = {id(candidate): candidate for candidate in candidates}.values()  # each once
         for listener in listeners:
             notify = getattr(listener, method, None)
