@@ -17,7 +17,15 @@ from holdfast.locations.coordination import (
     sweep,
     verify_files,
 )
-from holdfast.locations.file_systems import S3Settings, use_hdfs, use_s3
+from holdfast.locations.file_systems import (
+    AzureSettings,
+    GcsSettings,
+    S3Settings,
+    use_azure,
+    use_gcs,
+    use_hdfs,
+    use_s3,
+)
 from holdfast.locations.metadata import (
     CheckpointMetadata,
     StoredOperator,
@@ -34,10 +42,12 @@ from holdfast.locations.storages import (
 )
 
 __all__ = [
+    "AzureSettings",
     "CheckpointMetadata",
     "CheckpointStorage",
     "CompletedCheckpoint",
     "FileSystemCheckpointStorage",
+    "GcsSettings",
     "MemoryCheckpointStorage",
     "S3Settings",
     "StoredOperator",
@@ -53,6 +63,8 @@ __all__ = [
     "latest_checkpoint",
     "load_checkpoint",
     "sweep",
+    "use_azure",
+    "use_gcs",
     "use_hdfs",
     "use_s3",
     "verify_files",

@@ -22,7 +22,7 @@ PAGES = {
 MAX_NAMES = {
     "holdfast": 44,
     "holdfast.backends": 30,
-    "holdfast.locations": 22,
+    "holdfast.locations": 26,
     "holdfast.locations.adapters": 30,
 }
 

@@ -1,7 +1,7 @@
 """Stores of files, which all implement one interface of seven methods.
 
-`port` defines the interface; `local`, `memory`, `s3_file_system`, `hdfs_file_system`, `fsspec_file_system` (any other
-store) and `s3fs` (S3 through fsspec) implement it; `registry` finds the file system of a URI and wraps it in retries
+`port` defines the interface; `local`, `memory`, `s3_file_system`, `object_store` (Google Cloud Storage and Azure),
+`hdfs_file_system`, `fsspec_file_system` (any other store) and `s3fs` (S3 through fsspec) implement it; `registry` finds the file system of a URI and wraps it in retries
 (`retrying`); `publishing` makes a file appear once and whole. A new store is a module here and a line in `registry`.
 Start with `port`.
 """
@@ -10,6 +10,13 @@ from holdfast.locations.file_systems.fsspec_file_system import fsspec_file_syste
 from holdfast.locations.file_systems.hdfs_file_system import HdfsFileSystem
 from holdfast.locations.file_systems.local import LocalFileSystem
 from holdfast.locations.file_systems.memory import MemoryFileSystem
+from holdfast.locations.file_systems.object_store import (
+    AzureFileSystem,
+    AzureSettings,
+    GcsSettings,
+    ObjectStoreFileSystem,
+    ObjectStoreSettings,
+)
 from holdfast.locations.file_systems.port import (
     BytesLike,
     ExclusiveFileSystem,
@@ -33,6 +40,8 @@ from holdfast.locations.file_systems.registry import (
     pending_uploads,
     register_file_system,
     unregister_file_system,
+    use_azure,
+    use_gcs,
     use_hdfs,
     use_s3,
 )

@@ -7,7 +7,6 @@ store's answer including secrets. So boto3 repeats every failed request, and obs
 import logging
 import os
 import re
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -16,6 +15,11 @@ from typing import Any, NamedTuple
 
 from holdfast.common import SYSTEM_CLOCK, ProcessCache
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations.file_systems.obstore_requests import (
+    begin_use,
+    code_of,
+    was_not_performed,
+)
 from holdfast.locations.file_systems.port import BytesLike
 from holdfast.locations.file_systems.s3_client import Connection, S3Settings, connection_for
 
@@ -29,23 +33,6 @@ _CREDENTIALS_LAST = timedelta(minutes=10)
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
-_NO_SUCH_KEY = "<Code>NoSuchKey</Code>"
-_SLOW_DOWN = "<Code>SlowDown</Code>"
-
-# In the text of obstore's errors, the store's answer follows the first status.
-_STATUS = re.compile(r"status code: (\d{3})")
-_NOT_SENT = re.compile(r"\bkind: Connect\b")
-
-# Errors of rejected requests, or before a request was sent.
-_CHANGED_NOTHING = {
-    "AlreadyExistsError",
-    "FileNotFoundError",
-    "InvalidPathError",
-    "NotSupportedError",
-    "PermissionDeniedError",
-    "UnauthenticatedError",
-}
-
 # object_store reads these from the environment, where they may be meant for other programs.
 OVERRIDING_VARIABLES = (
     "AWS_CHECKSUM_ALGORITHM",
@@ -58,16 +45,6 @@ OVERRIDING_VARIABLES = (
 )
 
 _STORES: ProcessCache[tuple[S3Settings, str], "ObstoreBucket | None"] = ProcessCache()
-_is_usable = True
-
-
-def _note_fork() -> None:
-    global _is_usable  # noqa: PLW0603  # of the process
-    # The client would wait forever for its threads, which do not exist in this process.
-    _is_usable = _is_usable and "obstore" not in sys.modules
-
-
-os.register_at_fork(after_in_child=_note_fork)
 
 
 def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
@@ -76,11 +53,12 @@ def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
     Raises:
         InvalidRequestError: The settings require obstore, and it is not installed.
     """
-    if settings.state_files == "boto3" or not _is_usable:
+    if settings.state_files == "boto3":
         return None
-    return _STORES.get(
+    usable = _STORES.get(
         (settings, bucket), lambda: _make_bucket(settings, connection_for(settings), bucket)
     )
+    return usable if usable is not None and begin_use() else None
 
 
 class PutOutcome(Enum):
@@ -136,7 +114,7 @@ class ObstoreBucket:
                 raise ValueError("answer is not an object")  # noqa: TRY301  # logged like the others
             return ObjectHead(memoryview(result.bytes()), result.meta["size"], etag)
         except Exception as error:  # noqa: BLE001  # boto3 repeats the request and reports the error
-            if isinstance(error, FileNotFoundError) and _NO_SUCH_KEY in str(error):
+            if isinstance(error, FileNotFoundError) and code_of(error) == "NoSuchKey":
                 message, uri = "no such object", f"s3://{self._bucket}/{key}"
                 raise CheckpointNotFoundError(message, uri) from None
             _log_failure("read", key, error)
@@ -230,16 +208,6 @@ class Credentials:
             "token": frozen.token,
             "expires_at": now + _CREDENTIALS_LAST,
         }
-
-
-def was_not_performed(error: Exception) -> bool:
-    """Return whether a request was certainly not performed; False if unknown."""
-    if type(error).__name__ in _CHANGED_NOTHING:
-        return True
-    status = _STATUS.search(str(error))
-    if status is None:
-        return _NOT_SENT.search(str(error)) is not None
-    return status[1][0] in "34" or status[1] == "507" or _SLOW_DOWN in str(error)
 
 
 def _log_failure(action: str, key: str, error: Exception) -> None:

@@ -9,6 +9,13 @@ from holdfast.locations.file_systems.fsspec_file_system import fsspec_file_syste
 from holdfast.locations.file_systems.hdfs_file_system import HdfsFileSystem
 from holdfast.locations.file_systems.local import LocalFileSystem
 from holdfast.locations.file_systems.memory import MemoryFileSystem
+from holdfast.locations.file_systems.object_store import (
+    AzureFileSystem,
+    AzureSettings,
+    GcsSettings,
+    ObjectStoreFileSystem,
+    ObjectStoreSettings,
+)
 from holdfast.locations.file_systems.port import (
     ExclusiveFileSystem,
     FileSystem,
@@ -33,7 +40,7 @@ class _Configured:
     """Makes a built-in adapter with the settings of this process."""
 
     adapter: Callable[..., FileSystem]
-    settings: S3Settings | Mapping[str, str]
+    settings: S3Settings | ObjectStoreSettings | Mapping[str, str]
     retries: RetryPolicy = _DEFAULT_POLICY
 
     def __call__(self) -> FileSystem:
@@ -49,14 +56,27 @@ _S3_SCHEMES: dict[str, Callable[..., FileSystem]] = {
     "fsspec+s3a": S3fsFileSystem,
 }
 
+_GCS_SCHEMES: dict[str, Callable[..., FileSystem]] = {"gs": ObjectStoreFileSystem}
+
+_AZURE_SCHEMES: dict[str, Callable[..., FileSystem]] = {
+    "az": AzureFileSystem,
+    "abfs": AzureFileSystem,
+    "abfss": AzureFileSystem,
+}
+
 _BUILT_IN: dict[str, _Registered] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
     "hdfs": (_Configured(HdfsFileSystem, {}), _DEFAULT_POLICY),
     "viewfs": (_Configured(HdfsFileSystem, {}), _DEFAULT_POLICY),
     **{
-        scheme: (_Configured(adapter, S3Settings()), _DEFAULT_POLICY)
-        for scheme, adapter in _S3_SCHEMES.items()
+        scheme: (_Configured(adapter, settings), _DEFAULT_POLICY)
+        for adapters, settings in (
+            (_S3_SCHEMES, S3Settings()),
+            (_GCS_SCHEMES, GcsSettings()),
+            (_AZURE_SCHEMES, AzureSettings()),
+        )
+        for scheme, adapter in adapters.items()
     },
 }
 
@@ -102,11 +122,63 @@ def use_s3(
     Raises:
         InvalidRequestError: `bucket` is not a valid bucket name.
     """
+    _use_bucket(_S3_SCHEMES, bucket, settings, retries)
+
+
+def use_gcs(
+    settings: GcsSettings, bucket: str | None = None, *, retries: RetryPolicy = _DEFAULT_POLICY
+) -> None:
+    """Set the Google Cloud Storage settings of this process, which apply to `gs://`.
+
+    A scheme with a registered custom adapter is left unchanged.
+
+    Args:
+        settings: How to reach the store.
+        bucket: The bucket that they apply to; without one, all buckets without their own settings.
+            The last call for a bucket wins.
+        retries: How long failing calls and parts of streams are retried.
+
+    Raises:
+        InvalidRequestError: `bucket` is not a valid bucket name.
+    """
+    _use_bucket(_GCS_SCHEMES, bucket, settings, retries)
+
+
+def use_azure(
+    settings: AzureSettings,
+    container: str | None = None,
+    *,
+    retries: RetryPolicy = _DEFAULT_POLICY,
+) -> None:
+    """Set the Azure Storage settings of this process, which apply to `az://`, `abfs://` and `abfss://`.
+
+    A scheme with a registered custom adapter is left unchanged.
+
+    Args:
+        settings: How to reach the store.
+        container: The container that they apply to, as locations name it, for example
+            `container@account.dfs.core.windows.net`; without one, all containers without their own settings.
+            The last call for a container wins.
+        retries: How long failing calls and parts of streams are retried.
+
+    Raises:
+        InvalidRequestError: `container` is not the name of a container.
+    """
+    _use_bucket(_AZURE_SCHEMES, container, settings, retries)
+
+
+def _use_bucket(
+    schemes: Mapping[str, Callable[..., FileSystem]],
+    bucket: str | None,
+    settings: S3Settings | ObjectStoreSettings,
+    retries: RetryPolicy,
+) -> None:
     if bucket is not None and (not bucket or "/" in bucket):
-        message = f"bucket must be a bucket name such as 'my-bucket', got {redact(bucket)!r}"
+        noun = "container" if schemes is _AZURE_SCHEMES else "bucket"
+        message = f"{noun} must be a {noun} name such as 'my-{noun}', got {redact(bucket)!r}"
         raise InvalidRequestError(message)
     with LOCK.current:
-        for scheme, adapter in _S3_SCHEMES.items():
+        for scheme, adapter in schemes.items():
             root = scheme if bucket is None else f"{scheme}://{bucket}"
             _use(root, scheme, _Configured(adapter, settings, retries))
 

@@ -19,6 +19,7 @@ from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
+    CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
     StorageFullError,
@@ -132,6 +133,49 @@ class Retrier:
         except CheckpointError as error:
             if unknown and unknown[0] is not error:  # an earlier attempt may have done it
                 raise unknown[0] from error
+            raise
+
+    def create(
+        self,
+        name: str,
+        attempt: Callable[[], None],
+        is_ours: Callable[[], bool],
+        *,
+        unknown: OutcomeUnknownError | None = None,
+    ) -> None:
+        """Retry a call that creates a file if its name is free, and recognize the file of a lost answer.
+
+        Args:
+            name: The call.
+            attempt: One call; raises `OutcomeUnknownError` if the store did not answer.
+            is_ours: Returns whether the file under that name was created by this stream.
+            unknown: The error of an earlier attempt with an unknown outcome.
+
+        Raises:
+            CheckpointConflictError: The name is taken.
+            OutcomeUnknownError: The store did not confirm whether the file was created.
+        """
+
+        def attempt_and_check() -> None:
+            nonlocal unknown
+            try:
+                attempt()
+            except OutcomeUnknownError as error:
+                unknown = error
+                raise
+            except (CheckpointConflictError, CheckpointNotFoundError):
+                # An attempt whose answer was lost has created it: it has taken the name, or has
+                # completed the upload, which no longer exists.
+                if unknown is None or not is_ours():
+                    raise
+
+        try:
+            self.call(name, attempt_and_check, is_transient=_may_be_repeated)
+        except CheckpointConflictError:
+            raise  # another writer's file was there first
+        except CheckpointError as error:
+            if unknown is not None and unknown is not error:
+                raise unknown from error
             raise
 
     def call(

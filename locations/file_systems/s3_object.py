@@ -73,30 +73,25 @@ class S3Object:
             OutcomeUnknownError: S3 did not confirm whether it was created.
         """
 
+        def unknown() -> OutcomeUnknownError:
+            return OutcomeUnknownError("S3 did not confirm whether the file was written", self.uri)
+
         def attempt() -> None:
-            nonlocal may_be_there
             try:
                 self.request(name, IfNoneMatch="*", **parameters)
             except StorageFullError:
                 raise
             except StorageUnavailableError as error:
-                may_be_there = may_be_there or not was_not_performed(error)
-                raise
-            except (CheckpointConflictError, CheckpointNotFoundError):
-                # An attempt whose answer was lost has created it: it has taken the name, or has
-                # completed the upload, which no longer exists.
-                if not may_be_there or self.version_of(token) is None:
+                if was_not_performed(error):
                     raise
+                raise unknown() from error
 
-        try:
-            self.retrier.call(name, attempt)
-        except CheckpointConflictError:
-            raise  # another writer's object was there first
-        except CheckpointError as error:
-            if not may_be_there:
-                raise
-            message = "S3 did not confirm whether the file was written"
-            raise OutcomeUnknownError(message, self.uri) from error
+        self.retrier.create(
+            name,
+            attempt,
+            lambda: self.version_of(token) is not None,
+            unknown=unknown() if may_be_there else None,
+        )
 
     def version_of(self, token: str) -> str | None:
         """Return the object's ETag if the stream with this token created it."""

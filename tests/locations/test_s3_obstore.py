@@ -29,6 +29,7 @@ from holdfast.errors import (
 from holdfast.locations import S3Settings
 from holdfast.locations.file_systems import S3FileSystem, connection_for, obstore_bucket
 from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
+from holdfast.locations.file_systems.obstore_requests import was_not_performed
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20
@@ -330,7 +331,7 @@ def test_only_certain_failures_count_as_not_performed(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
-    assert obstore_bucket.was_not_performed(error) is changed_nothing
+    assert was_not_performed(error) is changed_nothing
 
 
 @on_each_server

@@ -54,6 +54,27 @@ class SettingArguments(TypedDict, total=False):
     s3_state_files: Literal["auto", "boto3", "obstore"] | None
     s3_requester_pays: bool | None
     s3_ca_bundle: str | None
+    gcs_credentials_file: str | None
+    gcs_anonymous: bool | None
+    gcs_endpoint: str | None
+    gcs_part_size: int | str | None
+    gcs_concurrency: int | None
+    gcs_connect_timeout: float | str | None
+    gcs_read_timeout: float | str | None
+    gcs_ca_bundle: str | None
+    azure_account: str | None
+    azure_account_key: str | None
+    azure_sas_token: str | None
+    azure_client_id: str | None
+    azure_client_secret: str | None
+    azure_tenant_id: str | None
+    azure_federated_token_file: str | None
+    azure_endpoint: str | None
+    azure_part_size: int | str | None
+    azure_concurrency: int | None
+    azure_connect_timeout: float | str | None
+    azure_read_timeout: float | str | None
+    azure_ca_bundle: str | None
 
 
 def configure(

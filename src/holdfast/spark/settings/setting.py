@@ -192,6 +192,16 @@ def _parse_boolean(text: str) -> bool:
 BOOLEAN = SettingType("`true` or `false`", _parse_boolean, lambda value: str(value).lower())
 
 
+def _parse_endpoint(text: str) -> str:
+    # An endpoint with a password or query is refused later, by an error that doesn't show it.
+    if not text.startswith(("http://", "https://")) and {"@", "?"}.isdisjoint(text):
+        raise ValueError(text)
+    return text
+
+
+ENDPOINT = SettingType("URL with http:// or https://", _parse_endpoint)
+
+
 def _size_text(size_bytes: int) -> str:
     for unit, factor in reversed(_SIZE_UNITS.items()):
         if size_bytes and size_bytes % factor == 0:

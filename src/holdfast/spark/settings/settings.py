@@ -30,7 +30,7 @@ from holdfast.spark.settings.setting import (
     number,
     size,
 )
-from holdfast.spark.settings.stores import Stores, check_s3_settings, s3_settings_table
+from holdfast.spark.settings.stores import Stores, check_store_settings, store_settings_table
 
 _MEMORY = MemoryCheckpointStorage()
 """One for the process, so that a restarted query finds its checkpoints."""
@@ -315,13 +315,13 @@ def settings_table() -> list[Setting]:
         if row.name in _OWN:
             table.append(_OWN[row.name])
         table += _SECTIONS.get(row.name, {}).values()
-    return table + s3_settings_table()
+    return table + store_settings_table()
 
 
 def check_settings(configuration: Mapping[str, str]) -> None:
     """Refuse settings that are not valid whatever else is set. Raises `InvalidRequestError`."""
     values = _parse_values(configuration)
-    check_s3_settings(configuration)
+    check_store_settings(configuration)
     if "checkpoint_dir" in values:
         Settings(**values).open_storage()
 

@@ -1,4 +1,4 @@
-"""Settings of a query's stores: `spark.holdfast.s3.*`, and Hadoop's for S3 and HDFS."""
+"""Settings of a query's stores: `spark.holdfast.s3.*`, Hadoop's for S3 and HDFS, and those of the other clouds."""
 
 import re
 from collections.abc import Mapping
@@ -6,10 +6,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems import S3Settings, use_hdfs, use_s3
+from holdfast.locations.file_systems import (
+    AzureSettings,
+    GcsSettings,
+    S3Settings,
+    use_azure,
+    use_gcs,
+    use_hdfs,
+    use_s3,
+)
 from holdfast.redaction import redact
+from holdfast.spark.settings.clouds import (
+    azure_settings,
+    check_cloud_settings,
+    cloud_settings_table,
+    gcs_settings,
+    is_of_clouds,
+)
 from holdfast.spark.settings.setting import (
     BOOLEAN,
+    ENDPOINT,
     PREFIX,
     Setting,
     SettingType,
@@ -45,19 +61,12 @@ _Texts = dict[str, tuple[str, str]]
 _ENCRYPTION = choice("AES256", "aws:kms", aliases={"sse-s3": "AES256", "sse-kms": "aws:kms"})
 
 
-def _parse_endpoint(text: str) -> str:
-    # An endpoint with a password or query is refused later, by an error that doesn't show it.
-    if not text.startswith(("http://", "https://")) and {"@", "?"}.isdisjoint(text):
-        raise ValueError(text)
-    return text
-
-
 _S3: dict[str, Setting] = declared_settings(
     S3Settings,
     {
         "endpoint": Setting(
             "s3.endpoint",
-            SettingType("URL with http:// or https://", _parse_endpoint),
+            ENDPOINT,
             "URL of the S3 store; AWS if not set.",
             flink="s3.endpoint",
             s3a="endpoint",
@@ -178,19 +187,26 @@ def s3_settings_table() -> list[Setting]:
     return list(_S3.values())
 
 
+def store_settings_table() -> list[Setting]:
+    """Return the settings of all stores, in the order of the docs."""
+    return s3_settings_table() + cloud_settings_table()
+
+
 def is_of_stores(key: str) -> bool:
     hdfs_options = tuple(_HADOOP + option for option in _HDFS_OPTIONS)
-    return key.startswith((f"{PREFIX}s3.", _S3A, *hdfs_options))
+    return is_of_clouds(key) or key.startswith((f"{PREFIX}s3.", _S3A, *hdfs_options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Settings of a query's stores, S3's by bucket, and options of HDFS, which override those in Hadoop's files.
+    """Settings of a query's stores by bucket or container, and options of HDFS, which override those in Hadoop's files.
 
     They are values only, so that they compare and pickle.
     """
 
     s3: Mapping[str, S3Settings] = field(default_factory=dict)
+    gcs: Mapping[str, GcsSettings] = field(default_factory=dict)
+    azure: Mapping[str, AzureSettings] = field(default_factory=dict)
     hdfs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -203,11 +219,20 @@ class Stores:
             if key.startswith(_HADOOP)
         }
         hdfs = {key: text for key, text in hadoop.items() if key.startswith(_HDFS_OPTIONS)}
-        return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs if is_hdfs else {})
+        return cls(
+            s3=s3_settings(configuration, *uris),
+            gcs=gcs_settings(configuration, *uris),
+            azure=azure_settings(configuration, *uris),
+            hdfs=hdfs if is_hdfs else {},
+        )
 
     def use(self) -> None:
         for bucket, settings in self.s3.items():
             use_s3(settings, bucket)
+        for bucket, google in self.gcs.items():
+            use_gcs(google, bucket)
+        for container, azure in self.azure.items():
+            use_azure(azure, container)
         if self.hdfs:
             use_hdfs(self.hdfs)
 
@@ -230,12 +255,13 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
     }
 
 
-def check_s3_settings(configuration: Mapping[str, str]) -> None:
+def check_store_settings(configuration: Mapping[str, str]) -> None:
     """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere."""
     own = _own_texts(configuration)
     _parse(own)
     groups: frozenset[str] = frozenset().union(*_NOT_MIXED)
     _settings("S3", {name: text for name, text in own.items() if name not in groups})
+    check_cloud_settings(configuration)
 
 
 def _own_texts(configuration: Mapping[str, str]) -> _Texts:

@@ -1,0 +1,149 @@
+"""Azurite, Microsoft's emulator of Azure Blob Storage, on loopback.
+
+    server.py build
+    server.py start
+    server.py hold
+    server.py stop DIRECTORY
+
+npm brings it once, into `${XDG_CACHE_HOME:-~/.cache}/holdfast/`. A server keeps everything else in one temporary
+directory.
+
+Exit status: 0 done, 2 wrong usage, 3 not available here (no Node.js, or the package is out of reach), otherwise it
+failed; the last line on stderr has the reason.
+"""
+
+import base64
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
+
+from infra.common import (  # found by the line above
+    MAX_START_S,
+    UnavailableError,
+    UsageError,
+    directory_of,
+    free_ports,
+    kill,
+    new_directory,
+    run,
+)
+
+VERSION = "3.37.0"
+
+ACCOUNT = "holdfast"
+
+MAIN = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+
+def build() -> Path:
+    """Return the path of the server's main file, fetched if it is not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+    home = cache / f"azurite-{VERSION}"
+    if home.exists():
+        return home / MAIN
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        raise UnavailableError("Azurite comes by npm and runs on Node.js, and these were not found")
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "azurite.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be fetching it
+        if home.exists():
+            return home / MAIN
+        print("fetching Azurite once, which takes minutes", file=sys.stderr)
+        fetched = tempfile.mkdtemp(dir=cache, prefix="building-")
+        try:
+            _fetch(npm, fetched)
+            os.replace(fetched, home)
+        finally:
+            shutil.rmtree(fetched, ignore_errors=True)
+    return home / MAIN
+
+
+def _fetch(npm: str, directory: str) -> None:
+    # No dependency needs its install script.
+    command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    done = subprocess.run(
+        [*command, "--prefix", directory, f"azurite@{VERSION}"],
+        check=False,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0 or not (Path(directory) / MAIN).exists():
+        lines = (done.stderr + done.stdout).strip().splitlines() or ["no reason given"]
+        raise UnavailableError(f"npm can't fetch Azurite: {lines[0]}")
+
+
+def start() -> dict[str, str]:
+    """Start a server; returns the values that clients and `stop` need."""
+    main = build()
+    directory = new_directory("azure")
+    key = base64.b64encode(secrets.token_bytes(64)).decode()
+    [port] = free_ports(1)
+    command = ["node", str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    command += ["--location", str(directory), "--silent", "--skipApiVersionCheck"]
+    command += ["--disableTelemetry"]
+    try:
+        with open(directory / "log", "wb") as log:
+            server = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        (directory / "pid").write_text(str(server.pid))
+        _wait_until_ready(server, port, directory / "log")
+    except BaseException:
+        stop(directory)
+        raise
+    return {
+        "endpoint": f"http://127.0.0.1:{port}/{ACCOUNT}",
+        "account": ACCOUNT,
+        "account_key": key,
+        "directory": str(directory),
+    }
+
+
+def stop(directory: Path) -> None:
+    """Stop the server of a directory, if it still runs, and remove the directory."""
+    kill(directory / "pid", directory)  # nothing of it is kept
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    deadline = time.monotonic() + MAX_START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+            return
+        time.sleep(0.05)
+    sys.exit(f"the server does not answer:\n{log.read_text(errors='replace')}")
+
+
+def _command(arguments: list[str]) -> dict[str, str] | None:
+    match arguments:
+        case ["build"]:
+            build()
+        case ["start"]:
+            return start()
+        case ["stop", directory]:
+            stop(directory_of(directory, "azure"))
+        case _:
+            raise UsageError
+    return None
+
+
+if __name__ == "__main__":
+    run(_command, __doc__)
