@@ -1,5 +1,6 @@
-"""Messages in Kafka, exactly once: the driver is killed at every step from the outbox to the commit."""
+"""Kafka: a driver that reads a topic is killed, and one that writes messages once, at every step from the outbox to the commit."""
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from unittest import mock
@@ -8,23 +9,28 @@ import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
+from jobs import from_kafka
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
-from jobs.processes import run_until_killed
+from jobs.processes import run_until_done, run_until_killed
 from jobs.to_kafka import POINTS, MessageSink, sending
 from jobs.two_phases import COMMIT, GROUP, job_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from servers.kafka import KafkaServer
+from servers.kafka import KafkaServer, connector_jars
 
-from holdfast import roll_back, stateful_query
+from holdfast import progress_of, roll_back, stateful_query
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
 from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 from holdfast.spark.sinks.kafka import KafkaSink
+from holdfast.spark_progress import sources_of
 
 FILES = 3
+ROWS = 4 * from_kafka.ROWS_PER_BATCH
+"""Rows of a topic that a job reads."""
+
 FIRST = 60
 SECOND = 120
 """Rows of the first and of the second batch."""
@@ -345,3 +351,32 @@ def test_missing_client_is_refused_by_the_name_of_the_extra() -> None:
     with mock.patch.dict("sys.modules", {confluent_kafka.__name__: None}):
         with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[kafka\]'"):
             KafkaSink({"bootstrap.servers": "127.0.0.1:9"}, "topic")
+
+
+@pytest.fixture(scope="module")
+def resumed_jobs(
+    spark: SparkSession, kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The directories of jobs that have read their topics, with a driver that was killed in between."""
+    jars = connector_jars()
+    directory = tmp_path_factory.mktemp("from-kafka")
+    for topic in from_kafka.POINTS:
+        kafka.create_topic(name=topic)
+        kafka.produce(topic, ((f"key {number % 7}", str(number)) for number in range(ROWS)))
+    arguments = ["-m", "jobs.from_kafka", str(directory), kafka.bootstrap, jars]
+    run_until_killed(*arguments, "killed")
+    for name, point in from_kafka.POINTS.items():
+        committed = BATCH if point == "before the metadata" else BATCH + 1
+        assert job_of(spark, directory, name).checkpoint_ids()[-1] == committed
+    run_until_done(*arguments, "resumed")
+    return directory
+
+
+@pytest.mark.parametrize("name", from_kafka.POINTS, ids=from_kafka.POINTS.get)
+def test_job_from_kafka_killed_at_a_checkpoint_counts_each_row_once(
+    spark: SparkSession, resumed_jobs: Path, name: str
+) -> None:
+    job = job_of(spark, resumed_jobs, name)
+    assert sorted([*job.ids_written(), *job.ids_held()]) == list(range(ROWS))
+    [source] = sources_of(progress_of(job.latest().metadata).offsets)
+    assert sum(json.loads(source)[name].values()) == ROWS

@@ -131,10 +131,11 @@ class KafkaSink:
         self._clock = clock
         self._sink = ""
         self._unsent: list[_UnsentBatch] = []
-        self._written: list[_UnsentBatch] = []
+        self._group = ""
+        self._written: list[FileStateHandle] = []
         self._outbox: Outbox | None = None
         self._producer: TransactionalProducer | None = None
-        self._failure: Exception | None = None
+        self._failure: CheckpointError | None = None
 
     def __repr__(self) -> str:
         return f"KafkaSink(topic={self._topic!r})"
@@ -146,8 +147,8 @@ class KafkaSink:
         self._unsent = list(restored.unsent)
         self._written = []
         self._outbox = None
-        self._producer = None
         self._failure = None
+        self._close_producer()
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch to the outbox.
@@ -163,30 +164,27 @@ class KafkaSink:
                 "the query does not store the state of this KafkaSink; pass it as sink= to stateful(...), or name it in "
                 "sinks= of stateful_query(...)"
             )
-        lasts = isinstance(self._failure, CheckpointError) and not isinstance(
-            self._failure, StorageUnavailableError
-        )
-        if self._failure is not None and lasts:
+        if self._failure is not None:
             raise self._failure
         if len(self._unsent) >= MAX_UNSENT_BATCHES:
             raise StorageUnavailableError(
                 f"the rows of {len(self._unsent)} batches are in the outbox and could not be sent to Kafka; "
                 "the log has the reasons. They are sent when the query is started again and Kafka takes them",
                 kind="kafka-failed",
-            ) from self._failure
+            )
         batch = current_batch()
-        group = f"{self._id_prefix}-{batch.application_id()}-{self._sink}"
+        self._group = f"{self._id_prefix}-{batch.application_id()}-{self._sink}"
         outbox = self._open_outbox(batch.job_directory, batch_id)
         messages = rows.select(*_message_columns(rows.schema))
-        self._store_progress(group, batch_id)
-        files = outbox.write(messages, batch_id + 1, batch.job.stores)
-        if files:
-            self._written.append(_UnsentBatch(group, self._topic, batch_id + 1, files))
+        self._store_progress(batch_id)
+        self._written += outbox.write(messages, batch_id + 1, batch.job.stores)
 
-    def snapshot_state(self, checkpoint_id: int) -> bytes:  # noqa: ARG002  # it is in each batch
+    def snapshot_state(self, checkpoint_id: int) -> bytes:
         """Return the batches to send once the checkpoint exists."""
-        self._unsent += self._written
-        self._written = []
+        if self._written:
+            batch = _UnsentBatch(self._group, self._topic, checkpoint_id, self._written)
+            self._unsent.append(batch)
+            self._written = []
         return msgspec.msgpack.encode(_State(self._sink, self._unsent))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:  # noqa: ARG002  # it is in each batch
@@ -203,19 +201,19 @@ class KafkaSink:
                 # thought dead.
                 self._close_producer()
                 self._send_all()
-        except Exception as error:
-            self._failure = error
+        except CheckpointError as error:
             # The next attempt has to find out what has become of the transaction.
             self._close_producer()
+            if not isinstance(error, StorageUnavailableError):
+                self._failure = error
             raise
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Delete the rows of this attempt."""
-        attempt = [*self._written, *self._unsent]
-        for batch in attempt:
+        delete_files(self._written)
+        for batch in self._unsent:
             if batch.checkpoint_id == checkpoint_id:
                 delete_files(batch.files)
-        self._written = []
 
     def _open_outbox(self, job_directory: str | None, last_checkpoint_id: int) -> Outbox:
         """Return the outbox; the first time, delete files that failed attempts have left."""
@@ -234,15 +232,21 @@ class KafkaSink:
             self._outbox = outbox
         return self._outbox
 
-    def _store_progress(self, group: str, checkpoint_id: int) -> None:
+    def _store_progress(self, checkpoint_id: int) -> None:
         """Make sure that the group has an offset, so that a missing one can only mean that Kafka has deleted it."""
-        if any((unsent.group, unsent.topic) == (group, self._topic) for unsent in self._unsent):
+        if any(
+            (unsent.group, unsent.topic) == (self._group, self._topic) for unsent in self._unsent
+        ):
             return  # its offset must not be invented
-        producer = self._open_producer(group, self._topic)
+        producer = self._open_producer(self._group, self._topic)
         if producer.progress is None:
             producer.commit(checkpoint_id)
         elif self._clock.monotonic_s() - producer.committed_s > _RENEW_PROGRESS_S:
-            producer.commit(producer.progress)
+            try:
+                producer.commit(producer.progress)
+            except StorageUnavailableError:
+                _log.warning("could not renew the offset of group %s", self._group, exc_info=True)
+                self._close_producer()
 
     def _send_all(self) -> None:
         while self._unsent:

@@ -1,6 +1,7 @@
 """A producer of Kafka whose transactions also store which checkpoints are sent."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ class TransactionalProducer:
         group: The transactional id, and the consumer group of the progress.
         topic: The topic of rows without a topic; its partition 0 has the group's offset.
         progress: The last checkpoint whose rows were sent; None if Kafka has none.
-        committed_s: `Clock.monotonic_s` of the last commit of progress.
+        committed_s: `Clock.monotonic_s` of the last commit of progress; minus infinity before the first.
 
     Raises:
         InvalidRequestError: The topic does not exist.
@@ -81,7 +82,7 @@ class TransactionalProducer:
         if known.error is not None:
             raise _unavailable_error(confluent_kafka.KafkaException(known.error))
         self.progress = known.offset if known.offset >= 0 else None
-        self.committed_s = clock.monotonic_s()
+        self.committed_s = -math.inf
 
     def commit(self, checkpoint_id: int, batches: Iterable[pa.RecordBatch] = ()) -> None:
         """Send the messages of a checkpoint, and store that they are sent, in one transaction.
