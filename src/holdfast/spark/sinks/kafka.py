@@ -134,6 +134,7 @@ class KafkaSink:
         self._group = ""
         self._written: list[FileStateHandle] = []
         self._outbox: Outbox | None = None
+        self._is_swept = False
         self._producer: TransactionalProducer | None = None
         self._failure: CheckpointError | None = None
 
@@ -147,6 +148,7 @@ class KafkaSink:
         self._unsent = list(restored.unsent)
         self._written = []
         self._outbox = None
+        self._is_swept = False
         self._failure = None
         self._close_producer()
 
@@ -174,7 +176,7 @@ class KafkaSink:
             )
         batch = current_batch()
         self._group = f"{self._id_prefix}-{batch.application_id()}-{self._sink}"
-        outbox = self._open_outbox(batch.job_directory, batch_id)
+        outbox = self._open_outbox(batch.job_directory)
         messages = rows.select(*_message_columns(rows.schema))
         self._store_progress(batch_id)
         self._written += outbox.write(messages, batch_id + 1, batch.job.stores)
@@ -187,7 +189,7 @@ class KafkaSink:
             self._written = []
         return msgspec.msgpack.encode(_State(self._sink, self._unsent))
 
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:  # noqa: ARG002  # it is in each batch
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Send the batches of the checkpoint; if that fails, it is tried again after the next batch."""
         had_producer = self._producer is not None
         self._failure = None
@@ -207,6 +209,9 @@ class KafkaSink:
             if not isinstance(error, StorageUnavailableError):
                 self._failure = error
             raise
+        if self._outbox is not None and not self._is_swept:  # the first checkpoint of the run
+            self._outbox.sweep(checkpoint_id)
+            self._is_swept = True
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Delete the rows of this attempt."""
@@ -215,8 +220,7 @@ class KafkaSink:
             if batch.checkpoint_id == checkpoint_id:
                 delete_files(batch.files)
 
-    def _open_outbox(self, job_directory: str | None, last_checkpoint_id: int) -> Outbox:
-        """Return the outbox; the first time, delete files that failed attempts have left."""
+    def _open_outbox(self, job_directory: str | None) -> Outbox:
         if self._outbox is None:
             if job_directory is None:
                 message = (
@@ -226,9 +230,6 @@ class KafkaSink:
                 raise InvalidRequestError(message, kind="setting")
             outbox = Outbox.below(job_directory, self._sink)
             outbox.prepare()
-            outbox.sweep(
-                last_checkpoint_id, [file for batch in self._unsent for file in batch.files]
-            )
             self._outbox = outbox
         return self._outbox
 

@@ -58,21 +58,18 @@ class Outbox:
         written = rows.mapInArrow(_WritePartition(prefix, stores), "handle binary").collect()
         return [_HANDLE.decode(row.handle) for row in written]
 
-    def sweep(self, checkpoint_id: int, kept: Iterable[FileStateHandle]) -> None:
-        """Delete the files of this and earlier checkpoints except those that are kept.
+    def sweep(self, checkpoint_id: int) -> None:
+        """Delete the files of a checkpoint and of earlier ones; the rows of all of them are sent.
 
-        It is decided for these checkpoints which files they have. For later ones, a driver that was thought dead may
-        still complete a checkpoint.
+        A driver that was thought dead can't complete these checkpoints, only later ones.
         """
         name = re.compile(rf"{re.escape(self.sink)}-(\d+)-[0-9a-f]+")
-        names = {uripath.name(handle.uri) for handle in kept}
         file_system = file_system_for(self.directory)
         file_system.delete(
             entry.uri
             for entry in list(file_system.list(self.directory))
             if (match := name.fullmatch(uripath.name(entry.uri))) is not None
             and int(match[1]) <= checkpoint_id
-            and match[0] not in names
         )
 
 
