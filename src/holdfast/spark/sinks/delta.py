@@ -33,6 +33,8 @@ __all__ = ["append_once", "merge"]
 
 _RESERVED = {"txnappid", "txnversion", "usermetadata"}
 
+_MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
+
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -178,7 +180,7 @@ class _DeltaTable:
                 return session.table(self.table).columns if exists else None
             return session.read.format("delta").load(self.table).columns
         except PySparkException as error:
-            if "PATH_NOT_FOUND" in str(error) or "DELTA_TABLE_NOT_FOUND" in str(error):
+            if any(condition in str(error) for condition in _MISSING):
                 return None
             raise
 
