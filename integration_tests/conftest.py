@@ -18,7 +18,6 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
-from servers.tables import table_jars
 from xdist_scheduler import (
     pytest_collection,
     pytest_collection_finish,
@@ -53,7 +52,6 @@ __all__ = [
     "signals",
     "spark",
     "state_backend",
-    "table_jars",
     "versitygw",
     "versitygw_bucket",
 ]
