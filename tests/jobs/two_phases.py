@@ -21,10 +21,10 @@ from jobs.processes import Signals, wait_until_blocked
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from examples.two_phase_commit import Connect, PostgresSink
 from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
 from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 from holdfast.locations.metadata import encode_metadata
+from holdfast.spark.sinks.postgres import Connect, TwoPhaseCommitSink
 
 GROUP = 30
 COMMIT = "holdfast.spark.query.coordinator.complete_checkpoint"
@@ -84,7 +84,7 @@ class BlockingGroups(Groups):
             self.death.at("in a task")
 
 
-class SignedSink(PostgresSink):
+class SignedSink(TwoPhaseCommitSink):
     """Adds a column with the driver's name."""
 
     def __init__(self, connect: Connect, table: str, *, driver: str) -> None:
