@@ -7,6 +7,7 @@ from servers.browser import browser
 from servers.connect import connect
 from servers.flink import flink_job, flink_savepoints
 from servers.hdfs import hdfs, hdfs_directory
+from servers.kafka import kafka
 from servers.postgres import postgres
 from servers.s3 import (
     minio,
@@ -18,7 +19,6 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
-from servers.tables import table_jars
 from xdist_scheduler import (
     pytest_collection,
     pytest_collection_finish,
@@ -37,6 +37,7 @@ __all__ = [
     "hdfs",
     "hdfs_directory",
     "job",
+    "kafka",
     "minio",
     "minio_bucket",
     "moto",
@@ -53,7 +54,6 @@ __all__ = [
     "signals",
     "spark",
     "state_backend",
-    "table_jars",
     "versitygw",
     "versitygw_bucket",
 ]
