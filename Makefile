@@ -26,8 +26,8 @@ help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1	/' | expand -t 14
 
 .PHONY: demo
-demo: setup java ## kill and restart two jobs on real data, then check every row; DIR=... keeps the output, STORAGE=s3|azure|hdfs has a server
-	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
+demo: setup java ## kill and restart two jobs on real data, then check every row; PIPELINE=orders has Kafka, Delta and Iceberg; DIR=... keeps the output, STORAGE=s3|azure|hdfs has a server
+	$(BIN)/python -m examples.$(or $(PIPELINE),demo) $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
 # tests/xdist_scheduler.py distributes files. Tests also wait, so one process for each core would leave cores idle.
 # Each process collects all tests first: for the short tests of `make test` a fourth one costs more than it saves.

@@ -113,7 +113,7 @@ def kafka_server() -> Iterator[KafkaServer]:
         NoServerError: There can be none, or it does not start.
     """
     needs = "Maven brings Kafka's jars, once"
-    connector = _call("connector of Kafka", "kafka", "connector", needs=needs)
+    connector = _call("connector of Kafka", "kafka", "jars", needs=needs)
     with _start_server("Kafka", "kafka", needs=needs) as known:
         yield KafkaServer(known["bootstrap"], _jars_in(connector["jars"]))
 

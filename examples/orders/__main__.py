@@ -26,7 +26,7 @@ from examples.orders.killed_job import POINTS
 from examples.orders.messages import Producer
 
 MESSAGES = 1_000
-"""Messages for each run: four batches."""
+"""Messages for each run: two batches."""
 
 PARALLELISMS = (2, 2, 3, 3, 1, 2)
 """Of each run; after a kill the job is rescaled."""

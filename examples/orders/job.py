@@ -127,7 +127,7 @@ def start(spark: SparkSession, settings: Settings, sinks: Sinks) -> StreamingQue
         .option("kafka.bootstrap.servers", settings.bootstrap)
         .option("subscribe", "orders")
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 250)
+        .option("maxOffsetsPerTrigger", 500)
         .load()
         .select(message.alias("message"), F.from_json(message, ORDER).alias("order"))
         .select("message", "order.*")
