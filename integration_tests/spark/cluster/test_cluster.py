@@ -12,6 +12,7 @@ from jobs.cluster import (
     check_result,
 )
 from jobs.disruptions import (
+    ShuffledJob,
     ShufflingSink,
     WaitingAndFailingGroups,
     WaitingGroups,
@@ -59,6 +60,20 @@ def test_worker_killed_after_its_task_wrote_loses_nothing(
     assert on_cluster.error() == ""
     cluster.start_worker(number)
     check_result(fed_job, reference)
+
+
+def test_executor_lost_after_a_shuffle_of_the_user_loses_no_rows(
+    on_cluster: Driver, fed_job: Job, signals: Signals
+) -> None:
+    job = ShuffledJob(fed_job.spark, fed_job.directory)
+    job.settings = fed_job.settings
+    on_cluster.start(job, WaitingGroups(GROUP, signals))
+    written = job.output / f"batch={BATCH}" / "_temporary" / "0"
+    wait_until(lambda: list(written.glob("task_*")), "no task writes")
+    # With it, half of both shuffles is lost, and subtask 1 keeps the rows that it got by them.
+    kill_tree(executor_of(int(signals.wait("had 1", "waits"))))
+    assert on_cluster.error() == ""
+    job.check_every_row_is_there_once()
 
 
 @pytest.mark.parametrize("persist", [False, True], ids=["after a shuffle", "in the cache"])
