@@ -23,6 +23,7 @@ from jobs.driver import Driver, driver
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.processes import Signals
+from jobs.pyspark_versions import VERSION
 from servers.spark import SparkCluster, executor_of, kill_tree
 
 
@@ -72,7 +73,12 @@ def test_executor_lost_after_a_shuffle_of_the_user_loses_no_rows(
     wait_until(lambda: list(written.glob("task_*")), "no task writes")
     # With it, half of both shuffles is lost, and subtask 1 keeps the rows that it got by them.
     kill_tree(executor_of(int(signals.wait("had 1", "waits"))))
-    assert on_cluster.error() == ""
+    error = on_cluster.error()
+    if error and VERSION >= (4, 1):
+        # Spark may notice the other order, and can't repeat a task that has written.
+        on_cluster.start(job, WaitingGroups(GROUP, signals))
+        error = on_cluster.error()
+    assert error == ""
     job.check_every_row_is_there_once()
 
 
