@@ -26,7 +26,7 @@ help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1	/' | expand -t 14
 
 .PHONY: demo
-demo: setup java ## kill and restart two jobs on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
+demo: setup java ## kill and restart two jobs on real data, then check every row; DIR=... keeps the output, STORAGE=s3|azure|hdfs has a server
 	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
 # tests/xdist_scheduler.py distributes files. Tests also wait, so one process for each core would leave cores idle.
@@ -38,18 +38,13 @@ test: export HYPOTHESIS_PROFILE ?= quick
 test: setup java ## the tests, fast and without network; includes real Spark; TESTS="tests/backends" for some of them
 	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),tests) $(ARGS)
 
-# Laid over the usual environment. Left out are state machines and crashes, which try Holdfast's logic and not libraries.
 .PHONY: test-lowest
-test-lowest: export HYPOTHESIS_PROFILE ?= quick
-test-lowest: export PYTHONPATH := $(CURDIR)/build/lowest
-test-lowest: setup build/lowest/.ready ## tests of state in Arrow on the lowest versions that pyproject.toml allows
-	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),tests/backends) \
-	  --ignore-glob='*machine*' --ignore-glob='*crashes*' --ignore-glob='*rocksdb*' $(ARGS)
+test-lowest: setup java ## tests of state and of Spark jobs on the lowest versions that pyproject.toml allows
+	PYTHON=$(BIN)/python infra/versions/run --quick lowest
 
-build/lowest/.ready: requirements-lowest.lock $(VENV)/.ready | $(UV)
-	rm -rf $(@D)
-	$(UV) pip install --quiet --python $(BIN)/python --target $(@D) --no-deps --require-hashes -r $<
-	touch $@
+.PHONY: test-newest
+test-newest: setup java ## the tests that need a newer PySpark than that of requirements.lock
+	PYTHON=$(BIN)/python infra/versions/run --quick pyspark-4.3
 
 KEYED = $(wildcard $(addprefix tests/spark/test_,$(addsuffix .py,aggregates canonical_savepoints claimed_keyed_state continuation \
   data_source event_time forward group_state* importing_* key_hash keyed_* processor* rescaling returning_to_spark routing \
@@ -109,7 +104,7 @@ demo test test-all test-keyed integration kills proof: export SPARK_SUBMIT_OPTS 
 
 # Images of containers often forbid Python to keep what it has compiled. Then each process of a test
 # would compile PySpark, pandas and the tests themselves again, which is most of its time.
-test test-all test-keyed test-lowest integration kills proof: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-keyed integration kills proof: export PYTHONDONTWRITEBYTECODE :=
 
 $(SPARK_CLASSES): $(SPARK_HOME_OF_TESTS) | java
 	@SPARK_HOME='$(CURDIR)/$<' PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3
@@ -240,14 +235,17 @@ test-dist: java | $(UV) ## tests of the wheel in build/dist, in a fresh environm
 # The newest PySpark that Kafka, Delta and Iceberg exist for.
 REFERENCE := 4.1
 
+# Without `connect`, whose lowest PySpark is not that of `spark`.
+EXTRAS_OF_LOWEST := fsspec s3 obstore gcs azure hdfs spark rocksdb sketches report
+
 .PHONY: lock
 lock: $(UV) ## resolve pyproject.toml into requirements.lock and requirements-lowest.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --all-extras --group dev --upgrade --constraint <(echo 'pyspark==$(REFERENCE).*') pyproject.toml \
 	  -o requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --all-extras --resolution lowest-direct --upgrade pyproject.toml -o requirements-lowest.lock \
-	  $(patsubst %,--no-emit-package %,pyspark py4j pytest)
+	  --no-header $(patsubst %,--extra %,$(EXTRAS_OF_LOWEST)) --resolution lowest-direct --upgrade pyproject.toml \
+	  -o requirements-lowest.lock
 
 .PHONY: clean
 clean: ## remove the environment and everything built

@@ -156,7 +156,9 @@ _SUITES = {
     "types": "types",
     "library": "states, checkpoints, Flink, commands",
     "spark": "jobs",
+    "quick": "central jobs",
     "connect": "Spark Connect",
+    "cluster": "killed executors",
     "readme": "example of the README",
 }
 

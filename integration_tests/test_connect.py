@@ -9,7 +9,7 @@ import pytest
 from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import FailsOnce, Groups, RowNumbers, TimesReporter
 from jobs.processors import InitializedTotals
-from jobs.pyspark_version import PYSPARK
+from jobs.pyspark_versions import VERSION
 from jobs.session import ROCKSDB, session_with
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from pyspark.errors import PySparkException
@@ -36,7 +36,7 @@ from holdfast.spark.processors import session_settings
 from holdfast.spark.query import StatefulQuery
 from holdfast.spark_progress import SparkProgress
 
-HAS_SESSIONS_OF_QUERIES = PYSPARK >= (4, 3)
+HAS_SESSIONS_OF_QUERIES = VERSION >= (4, 3)
 
 
 @pytest.fixture

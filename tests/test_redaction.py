@@ -21,7 +21,9 @@ from holdfast.cli.command_line import main
 from holdfast.common import checkpoint_directory
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
+    AzureSettings,
     FileSystemCheckpointStorage,
+    GcsSettings,
     MemoryCheckpointStorage,
     S3Settings,
     checkpoint_storage,
@@ -29,6 +31,8 @@ from holdfast.locations import (
     find_checkpoints,
     latest_checkpoint,
     sweep,
+    use_azure,
+    use_gcs,
     use_s3,
 )
 from holdfast.locations.adapters import file_system_for
@@ -107,6 +111,8 @@ leaking = st.one_of(
             f"s3://{SECRET}@b/x",
             f"abfs://c@acct?sig={SECRET}/x",
             f"abfs://c@acct/x?sig={SECRET}",
+            f"abfss://c@acct.dfs.core.windows.net/x?sv=1&sig={SECRET}",
+            f"az://c/x?sig={SECRET}",
             f"s3://KEY:12/{SECRET}@b/x",
             f"file://{SECRET}@b/x",
             f"file://host?{SECRET}/x",
@@ -133,6 +139,10 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "file_system_for": file_system_for,
     "use_s3": lambda uri: use_s3(S3Settings(), f"{uri}/"),
     "endpoint of S3": lambda uri: S3Settings(endpoint=uri),
+    "use_gcs": lambda uri: use_gcs(GcsSettings(), f"{uri}/"),
+    "endpoint of Google Cloud Storage": lambda uri: GcsSettings(endpoint=uri),
+    "use_azure": lambda uri: use_azure(AzureSettings(), f"{uri}/"),
+    "endpoint of Azure": lambda uri: AzureSettings(endpoint=uri),
     "sweep": lambda uri: sweep(uri, "job"),
     "sweep_savepoints": lambda uri: sweep_savepoints(uri, "job"),
     "latest_checkpoint": lambda uri: latest_checkpoint(uri, "job"),
@@ -204,6 +214,8 @@ COMMANDS = [
     ["clean", "memory:///b", "--grace", "{}"],
     ["list", "{}", "--conf", "spark.hadoop.fs.s3a.secret.key=only-secret"],
     ["list", "memory:///b", "--conf", "spark.holdfast.s3.endpoint={}"],
+    ["list", "{}", "--conf", "spark.holdfast.azure.sas-token=only-secret"],
+    ["list", "memory:///b", "--conf", "spark.holdfast.azure.endpoint={}"],
     ["restore", "memory:///b", "memory:///c", "--checkpoint-dir", "{}"],
 ]
 

@@ -34,12 +34,11 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import holdfast as hf
 from benchmarks.spark.__main__ import measure, session
 from benchmarks.spark.queries import PARALLELISM, Start
-from holdfast import keyed
+from holdfast import StatefulProcessor, StatefulProcessorHandle, keyed
 
 _RESULT = "key long, n long, total double"
 _STATE = "n long, total double"

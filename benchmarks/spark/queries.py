@@ -7,9 +7,8 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from holdfast import StatefulFunction, stateful
+from holdfast import StatefulFunction, StatefulProcessor, StatefulProcessorHandle, stateful
 from holdfast.backends import FunctionInitializationContext, ListStateDescriptor
 
 SCHEMA = "key long, value double"

@@ -52,6 +52,30 @@ def s3_server() -> Iterator[str]:
 
 
 @contextmanager
+def azure_server() -> Iterator[str]:
+    """Start Azurite with an empty container, and let this process and its children reach it.
+
+    Yields:
+        URI of a directory in the container.
+
+    Raises:
+        NoServerError: There can be none, or it does not start.
+    """
+    with _start_server("Azure", "azure", needs="npm fetches Azurite, once") as known:
+        _run_infra("azure", "container", known["directory"], _BUCKET)
+        _set_environment(
+            "AZURE_",
+            {
+                "AZURE_STORAGE_ENDPOINT": known["endpoint"],
+                "AZURE_STORAGE_ACCOUNT_NAME": known["account"],
+                "AZURE_STORAGE_ACCOUNT_KEY": known["account_key"],
+                **_PROXIES,
+            },
+        )
+        yield f"az://{_BUCKET}/checkpoints"
+
+
+@contextmanager
 def hdfs_server() -> Iterator[str]:
     """Start an empty file system, and let this process and its children reach it.
 
@@ -69,6 +93,7 @@ def hdfs_server() -> Iterator[str]:
 
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "s3": s3_server,
+    "azure": azure_server,
     "hdfs": hdfs_server,
 }
 """Return the context manager that starts the servers of a storage."""
@@ -100,11 +125,15 @@ def _start_server(
     try:
         yield known
     finally:
-        subprocess.run(
-            [infra / "stop", known["directory"]],
-            check=True,
-            env=os.environ | {"PYTHON": sys.executable},
-        )
+        _run_infra(directory, "stop", known["directory"])
+
+
+def _run_infra(directory: str, command: str, *arguments: str) -> None:
+    subprocess.run(
+        [_INFRA / directory / command, *arguments],
+        check=True,
+        env=os.environ | {"PYTHON": sys.executable},
+    )
 
 
 def _set_environment(prefix: str, variables: Mapping[str, str]) -> None:

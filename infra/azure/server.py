@@ -3,6 +3,7 @@
     server.py build
     server.py start
     server.py hold
+    server.py container DIRECTORY NAME
     server.py stop DIRECTORY
 
 npm brings it once, into `${XDG_CACHE_HOME:-~/.cache}/holdfast/`. A server keeps everything else in one temporary
@@ -14,6 +15,9 @@ failed; the last line on stderr has the reason.
 
 import base64
 import fcntl
+import hmac
+import http.client
+import json
 import os
 import secrets
 import shutil
@@ -23,7 +27,10 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
@@ -109,12 +116,34 @@ def start() -> dict[str, str]:
     except BaseException:
         stop(directory)
         raise
-    return {
+    known = {
         "endpoint": f"http://127.0.0.1:{port}/{ACCOUNT}",
         "account": ACCOUNT,
         "account_key": key,
         "directory": str(directory),
     }
+    (directory / "known.json").write_text(json.dumps(known))
+    return known
+
+
+def add_container(directory: Path, name: str) -> None:
+    """Create a container, which obstore can't, by a request that is signed with the account's key."""
+    known = json.loads((directory / "known.json").read_text())
+    endpoint = urlsplit(known["endpoint"])
+    headers = {
+        "x-ms-date": format_datetime(datetime.now(UTC), usegmt=True),
+        "x-ms-version": "2023-11-03",
+    }
+    signed = "\n".join(f"{key}:{value}" for key, value in headers.items())
+    path = f"{endpoint.path}/{name}"
+    text = f"PUT{12 * chr(10)}{signed}\n/{known['account']}{path}\nrestype:container"
+    digest = hmac.digest(base64.b64decode(known["account_key"]), text.encode(), "sha256")
+    headers["Authorization"] = f"SharedKey {known['account']}:{base64.b64encode(digest).decode()}"
+    connection = http.client.HTTPConnection(endpoint.netloc, timeout=MAX_START_S)
+    connection.request("PUT", f"{path}?restype=container", headers=headers)
+    answer = connection.getresponse()
+    if answer.status != 201:
+        sys.exit(f"the container can't be created: {answer.status} {answer.read().decode()}")
 
 
 def stop(directory: Path) -> None:
@@ -138,6 +167,8 @@ def _command(arguments: list[str]) -> dict[str, str] | None:
             build()
         case ["start"]:
             return start()
+        case ["container", directory, name]:
+            add_container(directory_of(directory, "azure"), name)
         case ["stop", directory]:
             stop(directory_of(directory, "azure"))
         case _:

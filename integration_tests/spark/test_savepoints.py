@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs.pyspark_version import needs_pyspark
+from jobs.pyspark_versions import requires_pyspark
 from jobs.savepoint_crashes import check_restores, check_rollbacks, check_savepoints
 from jobs.sums import FORMATS, Sums, distinct_sums, expected_sums, feed
 from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ def test_a_fork_of_transform_with_state_needs_nothing_of_the_original(
     assert fork.batches == expected_sums(range(2, 4))
 
 
-@needs_pyspark(4, 2, "repartitioning of Spark's state")
+@requires_pyspark("4.2", "repartitioning of Spark's state")
 def test_state_in_rocksdb_is_spread_over_more_partitions(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -7,10 +7,14 @@ only the status and the code from it, and never pass it on.
 import os
 import re
 
-# In the text of obstore's errors, the store's answer follows the first status.
-_STATUS = re.compile(r"status code: (\d{3})")
+# In the text of obstore's errors, the store's answer follows the first status. The second form is that of a file in a
+# deletion of many.
+_STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NOT_SENT = re.compile(r"\bkind: Connect\b")
+
+# In the text of errors of credentials: the machine's metadata server, or the cloud's token service.
+_SOURCES_OF_TOKENS = ("169.254.169.254", "metadata.google.internal", "token request")
 
 # Errors of rejected requests, or before a request was sent.
 _CHANGED_NOTHING = {
@@ -51,7 +55,7 @@ def begin_use() -> bool:
 def status_of(error: BaseException) -> int:
     """Return the HTTP status of the answer that an error quotes; 0 without an answer."""
     status = _STATUS.search(str(error))
-    return int(status[1]) if status else 0
+    return int(status[1] or status[2]) if status else 0
 
 
 def code_of(error: BaseException) -> str:
@@ -60,9 +64,14 @@ def code_of(error: BaseException) -> str:
     return code[1] if code else ""
 
 
+def is_about_token(error: BaseException) -> bool:
+    """Return whether obstore got no token to sign a request with."""
+    return any(source in str(error) for source in _SOURCES_OF_TOKENS)
+
+
 def was_not_performed(error: BaseException) -> bool:
     """Return whether a request was certainly not performed; False if unknown."""
-    if type(error).__name__ in _CHANGED_NOTHING:
+    if type(error).__name__ in _CHANGED_NOTHING or is_about_token(error):
         return True
     status = status_of(error)
     if not status:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from jobs.pyspark_version import PYSPARK
+from jobs.pyspark_versions import VERSION
 from pyspark import cloudpickle
 
 PACKAGE = "pyspark.sql.tests"
@@ -35,7 +35,7 @@ def module_of_cases(name: str) -> Any:
     Args:
         name: The module's name in `pyspark.sql.tests.pandas.streaming`; with a dot first, in the package above.
     """
-    if PYSPARK < (4, 3):
+    if VERSION < (4, 3):
         pytest.skip(f"the cases are those of PySpark 4.3, and this is {pyspark.__version__}")
     folder = folder_of_cases()
     if not _has_package(folder):

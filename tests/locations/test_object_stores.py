@@ -4,13 +4,24 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 
 import pytest
 from contracts.errors import of_kind
 from contracts.files import write
-from contracts.processes import of_many_threads, run_in_fork
-from servers.clouds import AZURE, AzureServer, CloudBucket, GcsServer, azurite, memory_gcs
+from contracts.patience import HANGS_S
+from contracts.processes import of_many_threads, python, run_in_fork
+from servers.clouds import (
+    AZURE,
+    AzureServer,
+    CloudBucket,
+    GcsServer,
+    azurite,
+    cloud_bucket,
+    memory_gcs,
+)
 
+from holdfast.common import uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -19,11 +30,15 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations import AzureSettings, GcsSettings, use_azure, use_gcs
-from holdfast.locations.adapters import file_system_for, unregister_file_system
-from holdfast.locations.file_systems import ObjectStoreFileSystem, check_exclusive
+from holdfast.locations.adapters import FileStatus, file_system_for, unregister_file_system
+from holdfast.locations.file_systems import (
+    AzureFileSystem,
+    ObjectStoreFileSystem,
+    check_exclusive,
+)
 from holdfast.testing import ExclusiveFileSystemContract
 
-__all__ = ["azurite", "memory_gcs"]
+__all__ = ["azurite", "cloud_bucket", "memory_gcs"]
 
 MIB = 1 << 20
 
@@ -201,3 +216,80 @@ class TestAzure(ObjectStoreContract):
     @classmethod
     def bucket(cls, azurite: AzureServer) -> CloudBucket:
         return azurite.new_bucket()
+
+    def test_directory_of_hierarchical_namespace_is_deleted_like_a_blob(
+        self, file_system: ObjectStoreFileSystem, directory: str
+    ) -> None:
+        self.put(f"{directory}/chk-1", b"")  # Azurite has no such namespace
+        for _ in range(2):
+            file_system.delete_empty_directory(f"{directory}/chk-1")
+        assert self.files(directory) == {}
+
+
+class HierarchicalContainer(AzureFileSystem):
+    """A container where directories remain after their blobs, as in a hierarchical namespace."""
+
+    def __init__(self, settings: AzureSettings, directories: set[str]) -> None:
+        super().__init__(settings)
+        self.directories = directories
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        return [
+            FileStatus(each, 0, 0, is_directory=True)
+            for each in sorted(self.directories)
+            if uripath.parent(each) == uri
+        ]
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        assert not list(self.list(uri))
+        self.directories.discard(uri)
+
+
+@AZURE
+def test_tree_is_deleted_with_its_directories_from_the_bottom_up(azurite: AzureServer) -> None:
+    directory = azurite.new_bucket().uri + "/dir"
+    inside = {f"{directory}/{name}" for name in ("a", "a/b", "a/b/c", "a/d", "e")}
+    settings = azurite.settings
+    assert isinstance(settings, AzureSettings)
+    file_system = HierarchicalContainer(settings, {directory, *inside})
+    file_system.delete_tree(directory)
+    assert file_system.directories == set()
+
+
+RACER = """
+import sys
+from holdfast.errors import CheckpointConflictError
+from holdfast.locations import AzureSettings, GcsSettings
+from holdfast.locations.file_systems import AzureFileSystem, ObjectStoreFileSystem
+
+file_system, directory, racer = eval(sys.argv[1]), sys.argv[2], sys.argv[3]
+list(file_system.list(directory))  # connects
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    try:
+        file_system.publish(f"{directory}/{number}", racer.encode())
+        print(number)
+    except CheckpointConflictError:
+        pass
+"""
+
+
+@pytest.mark.exhaustive  # starts eight interpreters
+def test_one_of_eight_racing_processes_wins_each_name(cloud_bucket: CloudBucket) -> None:
+    settings = cloud_bucket.server.settings
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    arguments = f"{type(settings).__name__}(**{values!r})"
+    made = f"{type(cloud_bucket.server.file_system()).__name__}({arguments})"
+    racers = [python(RACER, made, f"{cloud_bucket.uri}/dir", str(racer)) for racer in range(8)]
+    for racer in racers:
+        assert racer.stdout
+        assert racer.stdout.readline() == "ready\n"
+    with ThreadPoolExecutor(len(racers)) as pool:
+        outputs = list(
+            pool.map(lambda racer: racer.communicate("go\n", timeout=HANGS_S)[0], racers)
+        )
+    won = {number: str(racer) for racer, output in enumerate(outputs) for number in output.split()}
+    assert sum(len(output.split()) for output in outputs) == len(won) == 20
+    stored = cloud_bucket.contents("dir/")
+    assert {number: data.decode() for number, data in stored.items()} == won

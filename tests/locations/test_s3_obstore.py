@@ -316,6 +316,7 @@ def test_boto3_finds_a_file_after_a_lost_answer_of_obstore(watched: WatchedBucke
         ("GenericError", "Server returned non-2xx status code: 400 Bad Request: x", True),
         ("GenericError", "Server returned non-2xx status code: 507 Full: x", True),
         ("GenericError", "status code: 503 Slow: <Code>SlowDown</Code>", True),
+        ("GenericError", "Bulk delete request failed for key x: reason (code: 412)", True),
         ("GenericError", "Received redirect ... status code: 301 Moved", True),
         ("GenericError", "HTTP error: error sending request ... kind: Connect,", True),
         ("PermissionDeniedError", "no matter", True),

@@ -4,17 +4,11 @@ Azurite starts when the first test requests it and stops with the session. If it
 with the reason.
 """
 
-import base64
-import hashlib
-import hmac
-import urllib.request
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from email.utils import format_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -116,8 +110,15 @@ class GcsServer(CloudServer):
         self.store.add_bucket(name)
 
 
+@dataclass(frozen=True)
 class AzureServer(CloudServer):
-    """Azurite."""
+    """Azurite.
+
+    Attributes:
+        directory: Directory of its files.
+    """
+
+    directory: str
 
     def file_system(
         self, retries: RetryPolicy | None = None, **changes: Any
@@ -127,20 +128,7 @@ class AzureServer(CloudServer):
         return AzureFileSystem(settings, retries=retries)
 
     def add_bucket(self, name: str) -> None:
-        """Create a container by a request signed with the key, because obstore can't."""
-        settings = self.settings
-        assert isinstance(settings, AzureSettings)
-        now = format_datetime(datetime.now(UTC), usegmt=True)
-        headers = {"x-ms-date": now, "x-ms-version": "2023-11-03"}
-        signed = "\n".join(f"{key}:{value}" for key, value in headers.items())
-        path = f"{urlsplit(settings.endpoint or '').path}/{name}"
-        text = f"PUT{12 * chr(10)}{signed}\n/{settings.account}{path}\nrestype:container"
-        key = base64.b64decode(settings.account_key or "")
-        signature = base64.b64encode(hmac.digest(key, text.encode(), hashlib.sha256)).decode()
-        headers["Authorization"] = f"SharedKey {settings.account}:{signature}"
-        url = f"{settings.endpoint}/{name}?restype=container"
-        request = urllib.request.Request(url, b"", headers, method="PUT")
-        urllib.request.urlopen(request, timeout=HANGS_S).close()
+        infra.run("azure", "container", self.directory, name)
 
 
 _QUICK: dict[str, Any] = {"part_size": 5 << 20, "connect_timeout": HANGS_S, "read_timeout": HANGS_S}
@@ -158,8 +146,8 @@ def memory_gcs() -> Iterator[GcsServer]:
 def azurite() -> Iterator[AzureServer]:
     with infra.running("azure") as known:
         values: dict[str, Any] = {**known, **_QUICK}
-        del values["directory"]
-        yield AzureServer(AzureSettings(**values), "az")
+        directory = values.pop("directory")
+        yield AzureServer(AzureSettings(**values), "az", directory)
 
 
 AZURE = pytest.mark.exhaustive

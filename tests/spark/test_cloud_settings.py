@@ -70,8 +70,11 @@ def test_every_credential_of_azure_is_parsed() -> None:
     assert azure_of(**given) == AzureSettings(
         client_id="id", client_secret=SECRET, tenant_id="tenant"
     )
-    workload = {"holdfast.azure.client-id": "id", "holdfast.azure.federated-token-file": "/token"}
-    assert azure_of(**workload) == AzureSettings(client_id="id", federated_token_file="/token")
+    workload = {"client-id": "id", "federated-token-file": "/token", "tenant-id": "tenant"}
+    given = {f"holdfast.azure.{name}": value for name, value in workload.items()}
+    assert azure_of(**given) == AzureSettings(
+        client_id="id", federated_token_file="/token", tenant_id="tenant"
+    )
 
 
 def test_secrets_are_not_in_the_text_of_settings() -> None:
@@ -98,10 +101,10 @@ def test_secrets_are_not_in_the_text_of_settings() -> None:
             {"holdfast.azure.account-key": SECRET, "holdfast.azure.sas-token": SECRET},
             "account_key and sas_token exclude each other",
         ),
-        ({"holdfast.azure.client-secret": SECRET}, "client_secret requires client_id"),
+        ({"holdfast.azure.client-secret": SECRET}, "client_secret requires client_id and"),
         (
             {"holdfast.azure.client-secret": SECRET, "holdfast.azure.client-id": "id"},
-            "client_secret requires tenant_id",
+            "client_secret requires client_id and tenant_id",
         ),
         ({"holdfast.azure.endpoint": f"http://u:{SECRET}@h"}, "must not contain credentials"),
     ],

@@ -9,12 +9,13 @@ from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems.object_store.file_system import ObjectStoreFileSystem
 from holdfast.locations.file_systems.object_store.objects import error_for
 from holdfast.locations.file_systems.object_store.settings import ObjectStoreSettings
-from holdfast.locations.file_systems.obstore_requests import code_of
+from holdfast.locations.file_systems.obstore_requests import status_of
 
-# The second one is of accounts where the Blob endpoint does not delete directories.
-_DIRECTORY_IS_KEPT = {"DirectoryIsNotEmpty", "OperationNotSupportedOnDirectory"}
+# Status of a refused deletion: accounts that can't delete directories at the Blob endpoint, or a directory with files.
+# obstore deletes by batches, whose answers have no codes.
+_DIRECTORY_IS_KEPT = {400, 409}
 
-_ACCOUNT_VARIABLES = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
+_ACCOUNT_VARIABLE = "AZURE_STORAGE_ACCOUNT_NAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,9 @@ class AzureSettings(ObjectStoreSettings):
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) > 1:
             raise InvalidRequestError(f"{' and '.join(given)} exclude each other")
-        if self.client_id is None and (self.client_secret or self.federated_token_file):
-            raise InvalidRequestError(f"{given[0]} requires client_id")
-        if self.client_secret is not None and self.tenant_id is None:
-            raise InvalidRequestError("client_secret requires tenant_id")
+        is_principal = self.client_secret is not None or self.federated_token_file is not None
+        if is_principal and (self.client_id is None or self.tenant_id is None):
+            raise InvalidRequestError(f"{given[0]} requires client_id and tenant_id")
         if self.client_id is not None and (self.account_key or self.sas_token):
             raise InvalidRequestError(f"{given[0]} and client_id exclude each other")
 
@@ -63,7 +63,7 @@ class AzureSettings(ObjectStoreSettings):
             message = f"location is in the storage account {account!r}, and the settings are for {self.account!r}"
             raise InvalidRequestError(message, authority, kind="setting")
         account = account or self.account
-        if account is None and not any(os.environ.get(name) for name in _ACCOUNT_VARIABLES):
+        if account is None and not os.environ.get(_ACCOUNT_VARIABLE):
             message = (
                 "location has no storage account; write abfss://container@account.dfs.core.windows.net/path, "
                 "or set the account"
@@ -126,7 +126,7 @@ class AzureFileSystem(ObjectStoreFileSystem):
             delete(target.bucket.store, target.key)
         except Exception as error:  # noqa: BLE001  # obstore has many classes
             failure = error_for(error, uri, "delete")
-            is_kept = code_of(error) in _DIRECTORY_IS_KEPT
+            is_kept = status_of(error) in _DIRECTORY_IS_KEPT
             if not is_kept and not isinstance(failure, CheckpointNotFoundError):
                 raise failure from None
 

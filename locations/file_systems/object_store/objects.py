@@ -18,6 +18,7 @@ from holdfast.errors import (
 from holdfast.locations.file_systems.obstore_requests import (
     begin_use,
     code_of,
+    is_about_token,
     status_of,
     was_not_performed,
 )
@@ -35,9 +36,6 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"}
 _CONFLICTS = {"", "BlobAlreadyExists", "PathAlreadyExists", "PreconditionFailed", "ConditionNotMet"}
 
 _REFUSED = {"PermissionDeniedError", "UnauthenticatedError"}
-
-# In the text of errors of credentials: the machine's metadata server, or the cloud's token service.
-_SOURCES_OF_TOKENS = ("169.254.169.254", "metadata.google.internal", "token request")
 
 _MANY_RETRIES = 1_000_000
 """The deadline ends them."""
@@ -183,7 +181,7 @@ def error_for(error: BaseException, uri: str, operation: str) -> CheckpointError
     message = f"store failed to {operation} ({answer})"
     if status == 507:
         return StorageFullError(f"store has no space left ({answer})", uri)
-    if any(source in str(error) for source in _SOURCES_OF_TOKENS):
+    if is_about_token(error):
         message = f"no credentials are set, or they were exchanged for no token ({answer})"
     elif _is_refused(name, status):
         message = f"store refused to {operation} ({answer}); check credentials and permissions"

@@ -200,7 +200,7 @@ ROWS = (
 
 STORES = group(
     "stores",
-    "settings to reach the store; by default S3 is configured as for the AWS tools, HDFS by HADOOP_CONF_DIR",
+    "settings to reach the store; by default S3, Google Cloud Storage and Azure are configured as for the tools of these clouds, HDFS by HADOOP_CONF_DIR",
     list_option(
         "--conf",
         "KEY=VALUE",
