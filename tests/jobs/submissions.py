@@ -24,7 +24,7 @@ def check_numbers(job: Job) -> list[dict[str, Any]]:
     assert sorted(row["id"] for row in rows) == list(range(FILES * ROWS))
     latest = job.latest()
     assert latest.metadata.checkpoint_id == FILES
-    numbers = {}
+    numbers: dict[int, int] = {}
     for state in latest.metadata.operators["numbers"].subtasks.values():
         backend = OperatorStateBackend.restore(state.managed_operator)
         seen = backend.get_list_state(ListStateDescriptor("seen", pa.int64()))
