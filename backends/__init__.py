@@ -23,6 +23,7 @@ from holdfast.backends.functions import (
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    SideOutput,
 )
 from holdfast.backends.inspection import (
     RestoreOutcome,
@@ -63,6 +64,7 @@ __all__ = [
     "ReducingState",
     "ReducingStateDescriptor",
     "RestoreOutcome",
+    "SideOutput",
     "StateTtlConfig",
     "StateVisibility",
     "TimerService",

@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
@@ -66,6 +66,25 @@ class BatchTimes:
     late_watermark: int
 
 
+class SideOutput(Protocol):
+    """An output of an operator besides its main output.
+
+    Source:
+        Flink, OutputTag and Context.output.
+    """
+
+    def emit(self, row: tuple[Any, ...] | Mapping[str, Any] | pa.RecordBatch | pa.Table, /) -> None:
+        """Emit a row, or rows of Arrow.
+
+        Args:
+            row: A tuple in the order of the columns, a mapping by their names, or a batch or table of rows.
+
+        Raises:
+            InvalidRequestError: The row does not have the columns of the side output.
+        """
+        ...
+
+
 def _ttl(ttl: timedelta | None) -> StateTtlConfig | None:
     return None if ttl is None else StateTtlConfig(ttl)
 
@@ -90,6 +109,7 @@ class FunctionInitializationContext:
         times: The times of the batch.
         open_keyed_state: Opens the subtask's keyed states for `keyed_state_store`; None if the operator has
             no key.
+        side_outputs: The side outputs by name; `side_output` returns one of them.
     """
 
     operator_state_store: OperatorStateBackend
@@ -108,6 +128,21 @@ class FunctionInitializationContext:
     output_schema: pa.Schema | None = None
     times: BatchTimes = BatchTimes(0, 0, 0)  # frozen
     open_keyed_state: Callable[[], KeyedStateBackend] | None = None
+    side_outputs: Mapping[str, SideOutput] = field(default_factory=dict)
+
+    def side_output(self, name: str) -> SideOutput:
+        """Return the side output of that name.
+
+        Raises:
+            InvalidRequestError: The operator declares no such side output.
+        """
+        output = self.side_outputs.get(name)
+        if output is None:
+            raise InvalidRequestError(
+                f"the operator has side outputs {sorted(self.side_outputs)}, not {name!r}; declare it with its schema: "
+                f"stateful(..., side_outputs={{{name!r}: schema}})"
+            )
+        return output
 
     @property
     def keyed_state_store(self) -> KeyedStateBackend:

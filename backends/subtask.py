@@ -7,7 +7,7 @@ Source:
     Flink, StreamOperatorStateHandler.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from holdfast.backends.functions import (
     CheckpointedFunction,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    SideOutput,
     unwrap_function,
 )
 from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend, StateTables
@@ -177,6 +178,7 @@ class OperatorStateHandler:
         broadcast_schema: pa.Schema | None = None,
         output_schema: pa.Schema | None = None,
         times: BatchTimes = BatchTimes(0, 0, 0),  # noqa: B008  # frozen
+        side_outputs: Mapping[str, SideOutput] | None = None,
     ) -> None:
         """Let the function declare its states. Raw inputs are closed afterwards, also after an error."""
         with (
@@ -197,6 +199,7 @@ class OperatorStateHandler:
                     output_schema=output_schema,
                     times=times,
                     open_keyed_state=None if self.keyed_state is None else self.keyed_state.open,
+                    side_outputs=side_outputs or {},
                 )
             )
 

@@ -44,6 +44,7 @@ LEFT_OUT = {"tutorial.md": {"3. State on S3"}}
 PRINTED = {
     "api-testing.md": "quiet since: 30000",
     "aggregates.md": "orders of a customer: 8",
+    "deduplication.md": "events: 500\nonce: 300",
     "configuration.md": "'spark.holdfast.checkpoint.dir' here",
     "kinds-of-state.md": "by-customer orders migrated",
     "monitoring.md": "damaged: []",
@@ -59,7 +60,7 @@ PRINTED = {
     "adapter-tests.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "savepoints.md": "both resumed: True",
     "event-time.md": "completed minutes: 4",
-    "several-operators.md": "one checkpoint of allowed and first-orders",
+    "several-operators.md": "one checkpoint of allowed and first-orders\nnumbers for each rejected line: 9",
     "operators.md": "7 users have a total",
     "keyed-state-library.md": "restored: [5.0, 10.0]",
     "keyed-state.md": "7 users",

@@ -1,4 +1,6 @@
-"""Streams by key: Holdfast against Spark's own state in RocksDB. All keep a count and a sum of each key.
+"""Streams by key: Holdfast against Spark's own state in RocksDB. Most keep a count and a sum of each key.
+
+The others drop duplicates: half of the rows of a batch are of keys with state, and half are of new keys.
 
     python -m benchmarks.spark.keyed [--keys 1000 100000] [--only aggregates] [--rounds 3]
 
@@ -118,6 +120,7 @@ class Part:
         rounds: Counted rounds.
         warm_up: Batches per round that are not counted; the first has each key once.
         first_rounds: Rounds that are not counted, in which the JVM compiles the code that all of them use.
+        new_share: The share of rows with a new key.
     """
 
     group: str
@@ -127,6 +130,7 @@ class Part:
     rounds: int = 3
     warm_up: int = 3
     first_rounds: int = 0
+    new_share: float = 0.0
 
     @property
     def title(self) -> str:
@@ -144,6 +148,8 @@ _PARTS = [
     Part("functions", 100_000, rows=20_000, batches=2, rounds=2, warm_up=2),
     Part("aggregates", 1_000_000, batches=4, rounds=2),
     Part("rows", 1_000_000, rows=1000, batches=20, rounds=1, warm_up=5),
+    Part("duplicates", 100_000, new_share=0.5, first_rounds=1),
+    Part("duplicates", 1_000_000, new_share=0.5, rounds=2),
 ]
 
 
@@ -267,6 +273,9 @@ def feed(source: Path, part: Part) -> None:
     random = np.random.default_rng(7)
     for number in range(part.warm_up + part.batches):
         batch = random.integers(0, part.keys, part.rows)
+        new = int(part.new_share * part.rows)
+        batch[:new] = part.keys + number * new + np.arange(new)
+        random.shuffle(batch)
         if number == 0:
             batch = random.permutation(part.keys)
         table = pa.table({"key": batch, "value": random.random(len(batch))})
@@ -402,6 +411,14 @@ def _our_functions(stream: DataFrame, checkpoint: str) -> Any:
     return _start(totals, checkpoint)
 
 
+def _native_duplicates(stream: DataFrame, checkpoint: str) -> Any:
+    return _start(stream.dropDuplicates(["key"]), checkpoint)
+
+
+def _our_duplicates(stream: DataFrame, checkpoint: str) -> Any:
+    return _start(_ours(stream).deduplicate(), checkpoint)
+
+
 _GROUPS: dict[str, dict[str, Start]] = {
     "aggregates": {
         "Spark: groupBy().agg()": _native_aggregates,
@@ -419,6 +436,10 @@ _GROUPS: dict[str, dict[str, Start]] = {
     "functions": {
         "Spark: applyInPandasWithState": _native_functions,
         "Holdfast: applyInPandasWithState": _our_functions,
+    },
+    "duplicates": {
+        "Spark: dropDuplicates": _native_duplicates,
+        "Holdfast: keyed().deduplicate()": _our_duplicates,
     },
 }
 

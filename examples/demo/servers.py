@@ -68,7 +68,7 @@ def azure_server() -> Iterator[str]:
             {
                 "AZURE_STORAGE_ENDPOINT": known["endpoint"],
                 "AZURE_STORAGE_ACCOUNT_NAME": known["account"],
-                "AZURE_STORAGE_ACCOUNT_KEY": known["account_key"],
+                "AZURE_STORAGE_ACCOUNT_KEY": known["secret_key"],
                 **_PROXIES,
             },
         )

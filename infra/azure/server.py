@@ -119,7 +119,7 @@ def start() -> dict[str, str]:
     known = {
         "endpoint": f"http://127.0.0.1:{port}/{ACCOUNT}",
         "account": ACCOUNT,
-        "account_key": key,
+        "secret_key": key,
         "directory": str(directory),
     }
     (directory / "known.json").write_text(json.dumps(known))
@@ -137,7 +137,7 @@ def add_container(directory: Path, name: str) -> None:
     signed = "\n".join(f"{key}:{value}" for key, value in headers.items())
     path = f"{endpoint.path}/{name}"
     text = f"PUT{12 * chr(10)}{signed}\n/{known['account']}{path}\nrestype:container"
-    digest = hmac.digest(base64.b64decode(known["account_key"]), text.encode(), "sha256")
+    digest = hmac.digest(base64.b64decode(known["secret_key"]), text.encode(), "sha256")
     headers["Authorization"] = f"SharedKey {known['account']}:{base64.b64encode(digest).decode()}"
     connection = http.client.HTTPConnection(endpoint.netloc, timeout=MAX_START_S)
     connection.request("PUT", f"{path}?restype=container", headers=headers)

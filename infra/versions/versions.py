@@ -211,6 +211,7 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "",  # else each worker compiles PySpark
             "PYSPARK_PYTHON": str(self.directory / "bin" / "python"),
             "SPARK_HOME": str(self.directory / "spark-home"),
+            "SPARK_SUBMIT_OPTS": _OF_SHORT_JVMS,
         }
         command = [str(self.directory / "bin" / "python"), *arguments]
         return subprocess.run(
@@ -218,6 +219,7 @@ class Run:
         )
 
 
+_OF_SHORT_JVMS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 _EDITABLE = ("--config-settings", "editable_mode=compat")
 _OPTIONS = (
     *("--numprocesses", "auto", "--maxprocesses", "3", "--dist", "loadfile"),

@@ -181,14 +181,14 @@ def test_location_names_container_account_and_endpoint(
     authority: str, account: str, endpoint: str | None
 ) -> None:
     own = "own" if account == "own" else None
-    config = AzureSettings(account=own, account_key=KEY).open_store(authority).config
+    config = AzureSettings(account=own, secret_key=KEY).open_store(authority).config
     assert config["container_name"] == "c"
     assert config["account_name"] == account
     assert config.get("endpoint") == endpoint
 
 
 def test_endpoint_of_the_settings_has_priority() -> None:
-    settings = AzureSettings(account_key=KEY, endpoint="http://127.0.0.1:1/acct")
+    settings = AzureSettings(secret_key=KEY, endpoint="http://127.0.0.1:1/acct")
     config = settings.open_store("c@acct.dfs.core.windows.net").config
     assert config["endpoint"] == "http://127.0.0.1:1/acct"
 
@@ -202,9 +202,9 @@ def test_location_in_another_account_than_the_settings_is_refused() -> None:
 def test_location_without_an_account_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(InvalidRequestError, match="has no storage account"):
-        AzureSettings(account_key=KEY).open_store("c")
+        AzureSettings(secret_key=KEY).open_store("c")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acct")
-    AzureSettings(account_key=KEY).open_store("c")  # obstore reads it
+    AzureSettings(secret_key=KEY).open_store("c")  # obstore reads it
 
 
 def test_own_credentials_exclude_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_own_credentials_exclude_those_of_the_environment(monkeypatch: pytest.Mo
     assert (config["credential_type"], config["sas_key"]) == ("sas_token", "sv=1&sig=x")
 
 
-@pytest.mark.parametrize("given", [{"account_key": "no base64!"}, {"sas_token": "%%%"}])
+@pytest.mark.parametrize("given", [{"secret_key": "no base64!"}, {"sas_token": "%%%"}])
 def test_invalid_secret_is_refused_without_showing_it(given: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         AzureSettings(account="acct", **given).open_store("c")  # type: ignore[arg-type]  # strings
@@ -241,7 +241,7 @@ def test_failure_of_the_token_service_is_reported_as_missing_credentials(
     ("file_system", "uri", "extra"),
     [
         (ObjectStoreFileSystem(GcsSettings(anonymous=True)), "gs://other/x", "gcs"),
-        (AzureFileSystem(AzureSettings(account_key=KEY)), "az://other@acct/x", "azure"),
+        (AzureFileSystem(AzureSettings(secret_key=KEY)), "az://other@acct/x", "azure"),
     ],
 )
 def test_missing_obstore_is_reported_with_its_extra(

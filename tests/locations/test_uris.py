@@ -125,6 +125,8 @@ def test_control_character_in_a_local_path_is_kept(character: str) -> None:
         ("hdfs://namenode/a:b", "':' in its path"),
         ("viewfs://cluster/a/b:", "':' in its path"),
         (f"s3://bucket/{'a' * 1024}", "1025 bytes"),
+        (f"gs://bucket/{'a' * 1024}", "Google Cloud Storage takes at most"),
+        (f"abfss://container@account/{'a' * 1024}", "Azure Storage takes at most"),
         (f"s3a://bucket/{'ä' * 600}", "1201 bytes"),
     ],
 )

@@ -218,6 +218,7 @@ def test_call_of_an_operator_outside_of_a_stream_is_refused(spark: SparkSession,
         ("s3a://bucket/state/job/spark", "s3://bucket/state"),
         ("fsspec+sftp://host/spark", "sftp://host/spark/state"),
         ("file:/tmp/spark/", "file:///tmp/spark/state"),
+        ("abfs://c@account/spark", "abfss://c@account/spark/state"),
     ],
 )
 def test_overlapping_directories_are_refused_in_any_spelling(location: str, directory: str) -> None:

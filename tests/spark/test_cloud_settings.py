@@ -62,8 +62,8 @@ def test_every_setting_of_gcs_is_parsed() -> None:
 
 
 def test_every_credential_of_azure_is_parsed() -> None:
-    key = {"holdfast.azure.account": "account", "holdfast.azure.account-key": SECRET}
-    assert azure_of(**key) == AzureSettings(account="account", account_key=SECRET)
+    key = {"holdfast.azure.account": "account", "holdfast.azure.secret-key": SECRET}
+    assert azure_of(**key) == AzureSettings(account="account", secret_key=SECRET)
     assert azure_of(**{"holdfast.azure.sas-token": f"?{SECRET}"}).sas_token == f"?{SECRET}"
     principal = {"client-id": "id", "client-secret": SECRET, "tenant-id": "tenant"}
     given = {f"holdfast.azure.{name}": value for name, value in principal.items()}
@@ -79,7 +79,7 @@ def test_every_credential_of_azure_is_parsed() -> None:
 
 def test_secrets_are_not_in_the_text_of_settings() -> None:
     for settings in (
-        AzureSettings(account_key=SECRET),
+        AzureSettings(secret_key=SECRET),
         AzureSettings(sas_token=SECRET),
         AzureSettings(client_id="id", client_secret=SECRET, tenant_id="tenant"),
     ):
@@ -94,12 +94,12 @@ def test_secrets_are_not_in_the_text_of_settings() -> None:
         ({"holdfast.azure.endpoint": "host"}, r"spark\.holdfast\.azure\.endpoint"),
         ({"holdfast.azure.read-timeout": "0s"}, r"spark\.holdfast\.azure\.read-timeout"),
         (
-            {"holdfast.azure.acount-key": SECRET},
-            r"did you mean 'spark\.holdfast\.azure\.account-key'",
+            {"holdfast.azure.secret-kei": SECRET},
+            r"did you mean 'spark\.holdfast\.azure\.secret-key'",
         ),
         (
-            {"holdfast.azure.account-key": SECRET, "holdfast.azure.sas-token": SECRET},
-            "account_key and sas_token exclude each other",
+            {"holdfast.azure.secret-key": SECRET, "holdfast.azure.sas-token": SECRET},
+            "secret_key and sas_token exclude each other",
         ),
         ({"holdfast.azure.client-secret": SECRET}, "client_secret requires client_id and"),
         (
@@ -142,8 +142,8 @@ def test_own_credentials_of_gcs_exclude_those_of_hadoop() -> None:
 
 
 @pytest.mark.parametrize("key", [f"account.key.{HOST}", "account.key"])
-def test_account_key_of_abfs_is_used(key: str) -> None:
-    assert azure_of(**{f"hadoop.fs.azure.{key}": SECRET}) == AzureSettings(account_key=SECRET)
+def test_secret_key_of_abfs_is_used(key: str) -> None:
+    assert azure_of(**{f"hadoop.fs.azure.{key}": SECRET}) == AzureSettings(secret_key=SECRET)
 
 
 def test_key_of_another_account_is_not_used() -> None:
@@ -151,11 +151,9 @@ def test_key_of_another_account_is_not_used() -> None:
     assert azure_of(**given) == AzureSettings()
 
 
-def test_account_key_of_abfs_is_used_for_the_account_of_the_settings() -> None:
+def test_secret_key_of_abfs_is_used_for_the_account_of_the_settings() -> None:
     given = {f"hadoop.fs.azure.account.key.{HOST}": SECRET, "holdfast.azure.account": "account"}
-    assert azure_of("az://data/dir", **given) == AzureSettings(
-        account="account", account_key=SECRET
-    )
+    assert azure_of("az://data/dir", **given) == AzureSettings(account="account", secret_key=SECRET)
 
 
 @pytest.mark.parametrize("key", [f"sas.fixed.token.data.{HOST}", "sas.fixed.token"])

@@ -28,7 +28,7 @@ class AzureSettings(ObjectStoreSettings):
 
     Attributes:
         account: Name of the storage account, for locations that do not name it.
-        account_key: Key of the account.
+        secret_key: Key of the account. Spark's web UI hides settings whose names have `secret` or `token`.
         sas_token: Shared access signature, with or without `?`.
         client_id: Id of a service principal, with `client_secret` or `federated_token_file`; or of a user-assigned
             managed identity.
@@ -38,7 +38,7 @@ class AzureSettings(ObjectStoreSettings):
     """
 
     account: str | None = None
-    account_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
     sas_token: str | None = field(default=None, repr=False)
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
@@ -47,14 +47,14 @@ class AzureSettings(ObjectStoreSettings):
 
     def __post_init__(self) -> None:
         ObjectStoreSettings.__post_init__(self)
-        kinds = ("account_key", "sas_token", "client_secret", "federated_token_file")
+        kinds = ("secret_key", "sas_token", "client_secret", "federated_token_file")
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) > 1:
             raise InvalidRequestError(f"{' and '.join(given)} exclude each other")
         is_principal = self.client_secret is not None or self.federated_token_file is not None
         if is_principal and (self.client_id is None or self.tenant_id is None):
             raise InvalidRequestError(f"{given[0]} requires client_id and tenant_id")
-        if self.client_id is not None and (self.account_key or self.sas_token):
+        if self.client_id is not None and (self.secret_key or self.sas_token):
             raise InvalidRequestError(f"{given[0]} and client_id exclude each other")
 
     def open_store(self, authority: str, **options: Any) -> Any:
@@ -79,8 +79,8 @@ class AzureSettings(ObjectStoreSettings):
 
     def _credentials(self) -> dict[str, Any]:
         """Return obstore's options, which exclude other credentials that the environment has."""
-        if self.account_key is not None:
-            return {"credential_type": "access_key", "account_key": self.account_key}
+        if self.secret_key is not None:
+            return {"credential_type": "access_key", "account_key": self.secret_key}
         if self.sas_token is not None:
             return {"credential_type": "sas_token", "sas_key": self.sas_token.removeprefix("?")}
         if self.client_id is None:

@@ -8,7 +8,10 @@ import uuid
 from holdfast.errors import InvalidRequestError
 from holdfast.redaction import URI, has_password, has_query
 
-_MAX_S3_KEY_BYTES = 1024
+_MAX_KEY_BYTES = 1024
+_OBJECT_STORES = {"s3": "S3", "s3a": "S3", "gs": "Google Cloud Storage"} | dict.fromkeys(
+    ("az", "abfs", "abfss"), "Azure Storage"
+)
 
 _TAKE_ANY = frozenset({"file", "memory"})
 
@@ -74,8 +77,9 @@ def _refuse_unstorable(scheme: str, path: str, uri: str) -> None:
         message = "location has a ':' in its path, which HDFS can't have in names; use another name"
         raise InvalidRequestError(message, uri, kind="location")
     length = len(path.encode())
-    if scheme in ("s3", "s3a") and length > _MAX_S3_KEY_BYTES:
-        message = f"location's path has {length} bytes, and S3 takes at most {_MAX_S3_KEY_BYTES}"
+    if scheme in _OBJECT_STORES and length > _MAX_KEY_BYTES:
+        store = _OBJECT_STORES[scheme]
+        message = f"location's path has {length} bytes, and {store} takes at most {_MAX_KEY_BYTES}"
         raise InvalidRequestError(message, uri, kind="location")
 
 

@@ -5,64 +5,60 @@ write, or the operator for queries with several operators.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
+from holdfast.spark import sessions
 from holdfast.spark.aggregates import (
     Aggregate,
     Aggregation,
-    Panes,
     aggregate_rows,
-    need_combining,
     preparation_of,
 )
 from holdfast.spark.compat import StatefulProcessor
-from holdfast.spark.event_time import IdleTicks, LateRows, has_watermark
+from holdfast.spark.deduplication import Keep, deduplication_of
+from holdfast.spark.event_time import IdleTicks, LateRows
 from holdfast.spark.initial_state import InitialState
+from holdfast.spark.keyed_input import KeyedInput, check_named, output_of
 from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter
-from holdfast.spark.operators import Operator, StatefulFunction
+from holdfast.spark.operators import StatefulFunction
 from holdfast.spark.processors import (
     GroupStateFunction,
     GroupStateUserFunction,
     ProcessorFunction,
 )
+from holdfast.spark.windowed_rows import Emit, WindowedRows
 from holdfast.spark.windows import (
-    END,
-    START,
     WindowAssigner,
-    WindowedAggregation,
-    WindowedFunction,
-    WindowFunction,
 )
 
 __all__ = ["IdleTicks", "KeyedOutput", "KeyedRows", "KeyedStreamWriter", "WindowedRows", "keyed"]
 
 _log = logging.getLogger(__name__)
 
-Emit = Literal["append", "update"]
-
 
 def keyed(
-    rows: DataFrame,
+    rows: DataFrame | StructType | str,
     key: str | Sequence[str],
     *,
     uid: str,
     parallelism: int | None = None,
     max_parallelism: int | None = None,
     persist: bool = False,
+    event_time: str | None = None,
+    late_rows: bool = False,
 ) -> "KeyedRows":
     """Return the rows of a stream by key; corresponds to Spark's `rows.groupBy(key)`.
 
     Args:
-        rows: A stream; or a DataFrame with the same columns, if only the operator is used.
+        rows: A stream. For a query of several operators, which only uses the output's `operator`, also the schema of
+            the rows: a StructType or a DDL string, such as "customer long, amount double".
         key: The name of the key column, or the names of several.
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
         parallelism: Number of subtasks, as for `stateful`. None keeps the number of the checkpoint, or takes Spark's
@@ -70,6 +66,10 @@ def keyed(
         max_parallelism: Number of key groups, as for `stateful`.
         persist: Keep the output rows of a batch in Spark's cache until the batch is done, so that the `foreachBatch`
             function can read them in several actions.
+        event_time: The column that decides whether a row is late, as for `stateful`. None takes the column that was passed
+            to `withWatermark`, which a schema doesn't tell.
+        late_rows: Put late rows into the side output "late" of the operator instead of only counting them. The operator
+            must be in event time: a deduplication with `time`, windows, or a function or processor with such timers.
 
     Raises:
         InvalidRequestError: A column doesn't exist, or an argument can't be used.
@@ -77,24 +77,27 @@ def keyed(
     if isinstance(key, Column):
         message = f"the key must be names of columns, got {key}; add it as a column first, with withColumn"
         raise InvalidRequestError(message)
+    if isinstance(rows, StructType | str):
+        rows = sessions.any_session().createDataFrame([], rows)
+    elif not hasattr(rows, "sparkSession"):
+        message = (
+            f"rows must be a DataFrame, or a schema if only the operator is used, got {rows!r}"
+        )
+        raise InvalidRequestError(message)
     columns = (key,) if isinstance(key, str) else tuple(key)
     missing = [name for name in columns if name not in rows.columns]
     if missing or not columns:
         message = f"the key must be names of columns, which are {rows.columns}, got {columns!r}"
         raise InvalidRequestError(message)
-    return KeyedRows(rows, columns, uid, parallelism, max_parallelism, persist)
+    return KeyedRows(
+        rows, columns, uid, parallelism, max_parallelism, persist, event_time, late_rows
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedRows:
+class KeyedRows(KeyedInput):
     """Rows of a stream by key, made by `keyed`."""
 
-    rows: DataFrame
-    key: tuple[str, ...]
-    uid: str
-    parallelism: int | None
-    max_parallelism: int | None
-    persist: bool
+    __slots__ = ()
 
     def transformWithState(  # noqa: N802, PLR0917  # Spark's name and arguments
         self,
@@ -173,10 +176,10 @@ class KeyedRows:
             stateStructType,
             outputMode,
             timeoutConf,
-            has_watermark=has_watermark(self.rows.schema),
+            has_watermark=self.has_watermark,
             session=self.rows.sparkSession,
         )
-        return _output(self, function, function.output_schema)
+        return output_of(self, function, function.output_schema)
 
     def process(
         self,
@@ -184,6 +187,7 @@ class KeyedRows:
         schema: StructType | str | None = None,
         *,
         event_time: str | None = None,
+        side_outputs: Mapping[str, StructType | str] | None = None,
     ) -> KeyedOutput:
         """Run a function with keyed state on the rows, such as a `KeyedProcessFunction`.
 
@@ -191,11 +195,12 @@ class KeyedRows:
             function: The function.
             schema: Spark schema of its output rows; None for that of the input.
             event_time: The column of event time, as for `stateful`.
+            side_outputs: Spark schemas of further outputs by name, as for `stateful`.
 
         Raises:
             InvalidRequestError: An argument can't be used.
         """
-        return _output(self, function, schema, event_time=event_time)
+        return output_of(self, function, schema, event_time=event_time, side_outputs=side_outputs)
 
     def agg(
         self,
@@ -226,11 +231,37 @@ class KeyedRows:
         Raises:
             InvalidRequestError: An aggregate has no name, or names collide, or a column doesn't exist.
         """
-        _check_named(unnamed)
+        check_named(unnamed)
         function = Aggregation(aggregates, ttl=ttl, renamed=renamed, added=added, dropped=dropped)
         schema = aggregate_rows(self.rows, self.key, aggregates).schema
         prepare = partial(preparation_of, key=self.key, aggregates=aggregates, combine=combine)
-        return _output(self, function, schema, prepare=prepare)
+        return output_of(self, function, schema, prepare=prepare)
+
+    def deduplicate(
+        self,
+        *,
+        keep: Keep = "first",
+        by: str | None = None,
+        ttl: timedelta | StateTtlConfig | None = None,
+        time: str | None = None,
+    ) -> KeyedOutput:
+        """Drop duplicates: rows whose key was in an earlier row, in this batch or before.
+
+        Args:
+            keep: "first" passes the first row of each key to arrive. "last" passes the rows that are greater in the
+                column `by` than all earlier rows of their key. In both cases at most one row of a key passes in a batch.
+            by: The column that orders the rows with "last". Null is less than all values; of equal rows the first passes.
+            ttl: How long a key is remembered after its first row, or after its greatest row with "last". It is processing
+                time, unless `time` is passed. None remembers keys forever.
+            time: The column of event time. A key is then forgotten when the watermark reaches the time of its row plus
+                `ttl`, by default the watermark's delay, as in Spark's `dropDuplicatesWithinWatermark`; and late rows
+                are dropped. With "last" it must be the column `by`.
+
+        Raises:
+            InvalidRequestError: An argument can't be used, or a column doesn't exist or has an unsuitable type.
+        """
+        function = deduplication_of(self.rows.schema, keep=keep, by=by, ttl=ttl, time=time)
+        return output_of(self, function, None, event_time=time)
 
     def window(
         self,
@@ -239,7 +270,7 @@ class KeyedRows:
         time: str,
         allowed_lateness: timedelta = timedelta(0),
         emit: Emit = "append",
-    ) -> "WindowedRows":
+    ) -> WindowedRows:
         """Return the rows by windows of event time; they need a watermark.
 
         Args:
@@ -253,7 +284,7 @@ class KeyedRows:
             InvalidRequestError: There is no such column of timestamps.
         """
         LateRows.of(self.rows, time, uid=self.uid)  # for its errors
-        if emit == "append" and not has_watermark(self.rows.schema):
+        if emit == "append" and not self.has_watermark:
             _log.warning(
                 "windows of operator %r are emitted when the watermark has passed them, but no column of its rows has "
                 "a watermark: call withWatermark first, or pass emit='update'. If the column %r was computed from the one "
@@ -277,113 +308,4 @@ class KeyedRows:
         begin = None
         if initial_state is not None:
             begin = InitialState.of(initial_state, self.rows, self.key).union_with
-        return _output(self, function, function.output_schema, begin=begin)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowedRows:
-    """Rows of a stream by key and window, made by `KeyedRows.window`."""
-
-    keyed: KeyedRows
-    windows: WindowAssigner
-    time: str
-    allowed_lateness: timedelta
-    emit: Emit
-
-    def agg(
-        self,
-        *unnamed: object,
-        renamed: Mapping[str, str] | None = None,
-        added: Collection[str] = (),
-        dropped: Collection[str] = (),
-        **aggregates: Aggregate,
-    ) -> KeyedOutput:
-        """Keep aggregates of each key and window; columns are the key, window_start, window_end, and the aggregates.
-
-        `renamed`, `added` and `dropped` are those of `KeyedRows.agg`. The windows themselves can't be changed.
-
-        Raises:
-            InvalidRequestError: An aggregate has no name, or names collide, or a column doesn't exist.
-        """
-        _check_named(unnamed)
-        keyed_rows = self.keyed
-        function = WindowedAggregation(
-            aggregates,
-            self.windows,
-            renamed=renamed,
-            added=added,
-            dropped=dropped,
-            **self._options(),
-        )
-        panes = Panes(self.time)
-        prepare = partial(
-            preparation_of,
-            key=keyed_rows.key,
-            aggregates=aggregates,
-            combine=bool(need_combining(aggregates)),
-            panes=panes,
-        )
-        columns = aggregate_rows(keyed_rows.rows, keyed_rows.key, aggregates).schema.fields
-        width = len(keyed_rows.key)
-        time = keyed_rows.rows.schema[self.time].dataType
-        bounds = [StructField(START, time), StructField(END, time)]
-        schema = StructType([*columns[:width], *bounds, *columns[width:]])
-        return _output(keyed_rows, function, schema, prepare=prepare)
-
-    def apply(
-        self,
-        function: WindowFunction,
-        schema: StructType | str,
-        *,
-        renamed: Mapping[str, str] | None = None,
-        dropped: Collection[str] = (),
-    ) -> KeyedOutput:
-        """Call a function for each key and window with all of its rows, which are kept until then.
-
-        Args:
-            function: Called with the key, the window and its rows.
-            schema: Spark schema of its output rows.
-            renamed: The former names of the rows' columns, by their present names. Rows of open windows
-                are kept, so declare here how their columns have changed when the query is restarted.
-            dropped: Names of stored columns of rows to delete.
-        """
-        windowed = WindowedFunction(
-            function, self.windows, renamed=renamed, dropped=dropped, **self._options()
-        )
-        return _output(self.keyed, windowed, schema)
-
-    def _options(self) -> dict[str, Any]:
-        return {"time": self.time, "allowed_lateness": self.allowed_lateness, "emit": self.emit}
-
-
-def _check_named(unnamed: tuple[object, ...]) -> None:
-    if unnamed:
-        raise InvalidRequestError(
-            f"aggregate {unnamed[0]!r} has no name; name its column, such as agg(orders=count())"
-        )
-
-
-def _output(
-    keyed_rows: KeyedRows,
-    function: StatefulFunction,
-    schema: StructType | str | None,
-    *,
-    event_time: str | None = None,
-    prepare: Callable[[DataFrame], Callable[[DataFrame], DataFrame]] | None = None,
-    begin: Callable[[DataFrame], DataFrame] | None = None,
-) -> KeyedOutput:
-    operator = Operator(
-        function=function,
-        uid=keyed_rows.uid,
-        parallelism=keyed_rows.parallelism,
-        max_parallelism=keyed_rows.max_parallelism,
-        key=keyed_rows.key,
-        schema=schema,
-        persist=keyed_rows.persist,
-        event_time=event_time,
-        prepare=prepare,
-        begin=begin,
-    )
-    if operator.drops_late_rows:
-        LateRows.of(keyed_rows.rows, event_time, uid=keyed_rows.uid)  # for its errors
-    return KeyedOutput(keyed_rows.rows, operator)
+        return output_of(self, function, function.output_schema, begin=begin)

@@ -280,6 +280,12 @@ def has_watermark(schema: StructType) -> bool:
     return any(_DELAY in (field.metadata or {}) for field in schema)
 
 
+def watermark_delay_ms(field: StructField) -> int | None:
+    """Return the delay of the watermark that a column has; None if it has none."""
+    delay: int | None = (field.metadata or {}).get(_DELAY)
+    return delay
+
+
 def _field(schema: StructType, name: str | None, *, uid: str) -> StructField:
     if name is not None:
         if name not in schema.names:

@@ -30,6 +30,20 @@ class KeyedOutput:
         """
         return StatefulOperator(self._operator)
 
+    def side_output(self, name: str) -> DataFrame:
+        """Return the rows of a side output, from the same pass as the main output.
+
+        Call it in the function that is passed to `foreachBatch`. With Spark Connect this object can't be sent to the
+        server: assign `operator` to a variable, and use that.
+
+        Args:
+            name: A name of `side_outputs`, or "late" for `late_rows`.
+
+        Raises:
+            InvalidRequestError: The operator has no such side output, or this is not called in a batch.
+        """
+        return self.operator.side_output(name)
+
     @property
     def writeStream(self) -> "KeyedStreamWriter":  # noqa: N802  # Spark's name
         """A new writer for the stream: `.foreachBatch(write).option("checkpointLocation", …).start()`.

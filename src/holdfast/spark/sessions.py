@@ -113,6 +113,16 @@ def _activate(session: SparkSession) -> None:
 _registered: "WeakKeyDictionary[SparkSession, set[type[DataSource]]]" = WeakKeyDictionary()
 
 
+def any_session() -> SparkSession:
+    """Return the active session, or the one that this process created. Raises `InvalidRequestError`."""
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if session is None:
+        raise InvalidRequestError(
+            "a schema in place of rows needs a Spark session; create it before keyed(...)"
+        )
+    return session
+
+
 def _any_session() -> SparkSession | None:
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     return session if hasattr(session, "_jsparkSession") else None

@@ -10,7 +10,13 @@ Start with `functions`.
 
 from holdfast.spark.aggregates.aggregation import Accumulators, Aggregation
 from holdfast.spark.aggregates.changes import ANOTHER_UID, AggregateChanges, check_own_states
-from holdfast.spark.aggregates.combining import Panes, aggregate_rows, operands_of, preparation_of
+from holdfast.spark.aggregates.combining import (
+    Panes,
+    aggregate_rows,
+    operands_of,
+    order_problem,
+    preparation_of,
+)
 from holdfast.spark.aggregates.functions import (
     Aggregate,
     approx_count_distinct,
@@ -46,6 +52,7 @@ __all__ = [
     "min",
     "need_combining",
     "operands_of",
+    "order_problem",
     "preparation_of",
     "sum",
 ]

@@ -191,8 +191,14 @@ def _problem(aggregate: Aggregate, kind: DataType) -> str:
     if aggregate.kind == "approx_count_distinct":
         is_plain = isinstance(kind, (*_ORDERED, types.NullType)) and not is_collated(kind)
         return "" if is_plain else f"{has_type}; make it a string"
+    return order_problem(kind)
+
+
+def order_problem(kind: DataType) -> str:
+    """Describe why values of a type have no order in state, with the way out; empty if they have one."""
+    has_type = f"it has type {kind.simpleString()}"
     if isinstance(kind, StructType):
-        problems = ((field.name, _problem(aggregate, field.dataType)) for field in kind)
+        problems = ((field.name, order_problem(field.dataType)) for field in kind)
         return next((f"field {name!r}: {problem}" for name, problem in problems if problem), "")
     if isinstance(kind, StringType) and is_collated(kind):
         return f"{has_type}, and state compares bytes; cast it to string, or use upper(...)"

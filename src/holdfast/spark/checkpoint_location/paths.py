@@ -27,6 +27,8 @@ _SCHEMA_PATHS = "stateSchemaFilePaths"
 
 _S3 = ("s3", "s3a")
 
+_SAME_STORE = {"s3a": "s3", "abfss": "abfs"}
+
 _JAVA_SAFE = "/;:@&=+$,_-!.~'()*"
 """The characters that Java's URIs don't escape, in addition to letters, digits, and everything that is not ASCII."""
 
@@ -130,7 +132,7 @@ def _client_independent(uri: str) -> str:
     """Return the same spelling for all clients of a store."""
     scheme = uripath.scheme(uri).removeprefix("fsspec+")
     rest = uri.partition("://")[2]
-    return f"{'s3' if scheme == 's3a' else scheme}://{rest}"
+    return f"{_SAME_STORE.get(scheme, scheme)}://{rest}"
 
 
 def _rewrite_schemas(line: str, checkpoint_location: str, path: str) -> str:

@@ -22,3 +22,11 @@ from holdfast.spark.operators.operator import (
 )
 from holdfast.spark.operators.output_rows import OutputRows, Row
 from holdfast.spark.operators.routing import Routing, arrow_schema, is_collated, read_table
+from holdfast.spark.operators.side_outputs import (
+    LATE,
+    OutputSchema,
+    SideRows,
+    main_output,
+    side_columns,
+    side_output,
+)

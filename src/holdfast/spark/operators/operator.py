@@ -1,7 +1,7 @@
 """An operator as the user declares it, and sinks with state."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +16,7 @@ from holdfast.spark.operators.functions import (
     KeyedProcessFunction,
     StatefulFunction,
 )
+from holdfast.spark.operators.side_outputs import LATE
 
 TIME_MODES = ("none", "processing", "event")
 
@@ -90,6 +91,8 @@ class Operator:
     persist: bool = False
     forward: bool = False
     event_time: str | None = None
+    side_outputs: Mapping[str, StructType | str] = field(default_factory=dict)
+    late_rows: bool = False
     prepare: Callable[[DataFrame], Callable[[DataFrame], DataFrame]] | None = None
     begin: Callable[[DataFrame], DataFrame] | None = None
 
@@ -103,12 +106,14 @@ class Operator:
             self._check_number(name)
         if self.parallelism is not None:
             OperatorSettings(self.parallelism, self.max_parallelism)  # raises if they do not match
-        for name in ("persist", "forward"):
+        for name in ("persist", "forward", "late_rows"):
             if type(getattr(self, name)) is not bool:
                 message = f"{name} must be True or False, got {getattr(self, name)!r}"
                 raise InvalidRequestError(message)
         self._check_key()
-        self._check_schema()
+        if self.schema is not None:
+            self._check_schema("schema", self.schema)
+        self._check_side_outputs()
         self._check_time()
         if self.broadcast is not None and not (self.takes_broadcast and callable(self.broadcast)):
             raise InvalidRequestError(
@@ -159,12 +164,36 @@ class Operator:
                 "leaves rows in their partitions; remove one of them"
             )
 
-    def _check_schema(self) -> None:
-        if self.schema is not None and not isinstance(self.schema, StructType | str):
-            kind = type(self.schema)
+    def _check_schema(self, name: str, schema: object) -> None:
+        if not isinstance(schema, StructType | str):
+            kind = type(schema)
             raise InvalidRequestError(
-                f"schema of operator {self.uid!r} must be a Spark schema, such as 'id long, name string', "
+                f"{name} of operator {self.uid!r} must be a Spark schema, such as 'id long, name string', "
                 f"got {kind.__module__}.{kind.__qualname__}"
+            )
+
+    def _check_side_outputs(self) -> None:
+        if not isinstance(self.side_outputs, Mapping):
+            raise InvalidRequestError(
+                f"side_outputs of operator {self.uid!r} must map names to schemas, such as "
+                f"{{'rejected': 'line string'}}, got {self.side_outputs!r}"
+            )
+        for name, schema in self.side_outputs.items():
+            if not isinstance(name, str) or not name or {".", "`"} & set(name):
+                raise InvalidRequestError(
+                    f"side outputs of operator {self.uid!r} need names without dots and backticks, got {name!r}"
+                )
+            self._check_schema(f"side output {name!r}", schema)
+        if not self.late_rows:
+            return
+        if self.function.time_mode != "event":
+            raise InvalidRequestError(
+                f"operator {self.uid!r} has late_rows=True, but no row is late for it: its function is not in event time; "
+                "remove late_rows"
+            )
+        if LATE in self.side_outputs:
+            raise InvalidRequestError(
+                f"operator {self.uid!r} has late_rows=True, and also declares a side output {LATE!r}; rename that one"
             )
 
     def _check_number(self, name: str) -> None:
@@ -183,6 +212,16 @@ class Operator:
     def takes_broadcast(self) -> bool:
         """True if the operator has a second, small stream."""
         return isinstance(self.function, BroadcastProcessFunction)
+
+    @property
+    def has_side_outputs(self) -> bool:
+        """True if the operator has other outputs than the main one."""
+        return bool(self.side_outputs) or self.late_rows
+
+    @property
+    def keeps_output(self) -> bool:
+        """True if the output is computed at once and stays in Spark's cache: several actions may read it."""
+        return self.persist or self.has_side_outputs
 
     @property
     def drops_late_rows(self) -> bool:
@@ -214,6 +253,8 @@ def _traits(operator: Operator) -> tuple[object, ...]:
         operator.persist,
         operator.forward,
         operator.event_time,
+        operator.late_rows,
+        tuple(operator.side_outputs),
     )
 
 

@@ -15,11 +15,15 @@ _BATCH_ROWS = 1 << 13
 
 
 class OutputRows:
-    """Collects output rows, in their order, until they are taken as batches."""
+    """Collects output rows, in their order, until they are taken as batches.
+
+    Attributes:
+        names: The columns of the output.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._names = schema.names
+        self.names = schema.names
         self._width = len(schema)
         self._tuples: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
@@ -37,7 +41,7 @@ class OutputRows:
         ):
             message = f"{type(rows).__name__} was returned instead of rows; yield each row, or return a list"
             raise InvalidRequestError(message)
-        width, names = self._width, self._names
+        width, names = self._width, self.names
         for row in rows:
             if isinstance(row, tuple):
                 if len(row) != width:

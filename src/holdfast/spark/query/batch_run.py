@@ -11,27 +11,28 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from holdfast.backends.assignment import AssignedOperator
 from holdfast.backends.functions import BatchTimes
 from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark.compat import read_arrow
 from holdfast.spark.engines import Engine
 from holdfast.spark.operators import (
+    LATE,
     BroadcastProcessFunction,
     Operator,
     Routing,
-    arrow_schema,
+    main_output,
     read_table,
+    side_output,
 )
 from holdfast.spark.query.checkpoints import PendingCheckpoint
+from holdfast.spark.query.running_operator import PlanShape, RunningOperator
 from holdfast.spark.subtask import (
     COLUMN,
     Acknowledgement,
     CheckpointInfo,
     JobStorage,
     OperatorInfo,
-    Reports,
     SubtaskRunner,
     TaskPayload,
     decode_acknowledgements,
@@ -46,59 +47,6 @@ if TYPE_CHECKING:
 def compute(frame: DataFrame) -> None:
     """Compute all rows, and keep none."""
     frame.write.format("noop").mode("overwrite").save()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanShape:
-    """The parts of an operator's plan that depend only on schemas: the routing, and the output in Arrow and in Spark."""
-
-    routing: Routing
-    output_schema: pa.Schema
-    spark_schema: StructType
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningOperator:
-    """An operator over all batches of a run. Plans are prepared once for each schema of rows, by its JSON.
-
-    Attributes:
-        reports: Receives the acknowledgements of subtasks, over all jobs of the sink; None if they
-            are rows of the output.
-    """
-
-    operator: Operator
-    reports: Reports | None
-    shapes: dict[str, PlanShape] = field(default_factory=dict)
-    preparations: dict[str, Callable[[DataFrame], DataFrame]] = field(default_factory=dict)
-
-    @property
-    def received(self) -> list[bytes]:
-        """The acknowledgements that have reached the driver; the list itself."""
-        return [] if self.reports is None else self.reports.value
-
-    def prepare(self, rows: DataFrame) -> DataFrame:
-        """Prepare rows for routing."""
-        if self.operator.prepare is None:
-            return rows
-        key = rows.schema.json()
-        if key not in self.preparations:
-            self.preparations[key] = self.operator.prepare(rows)
-        return self.preparations[key](rows)
-
-    def shape(self, rows: DataFrame, assigned: AssignedOperator) -> PlanShape:
-        """Return the shape of the plan for prepared rows."""
-        key = rows.schema.json()
-        if key not in self.shapes:
-            operator, output = self.operator, rows
-            if operator.schema is not None:
-                output = rows.sparkSession.createDataFrame([], operator.schema)
-            columns = [StructField(column.name, column.dataType) for column in output.schema]
-            self.shapes[key] = PlanShape(
-                routing=Routing.of(rows, operator, assigned.parallelism, assigned.max_parallelism),
-                output_schema=arrow_schema(output, uid=operator.uid),
-                spark_schema=StructType(columns),
-            )
-        return self.shapes[key]
 
 
 @dataclass(slots=True)
@@ -257,14 +205,15 @@ class BatchRun:
                 f"operator {uid!r} is applied twice in a batch, but its state has one stream of rows. "
                 "Unite the rows first, or make two operators with separate uids"
             )
-        rows = running.prepare(_require_batch(rows, f"rows of operator {uid!r}"))
+        given_rows = rows = running.prepare(_require_batch(rows, f"rows of operator {uid!r}"))
         if operator.begin is not None and uid in self._pending.new:
-            rows = operator.begin(rows)
-        output = self._output(running, rows, broadcast)
+            rows = operator.begin(given_rows)
+        shape = running.shape(rows, given_rows, self._pending.assigned[uid])
+        output = self._output(running, shape, rows, broadcast)
         if self._jobs is None:
             # If a block is lost from now on, reading it fails: rows are never computed again.
-            kept = self._kept[uid] = output.localCheckpoint(eager=True)
-            return kept.where(f"{COLUMN} IS NULL").drop(COLUMN)
+            self._kept[uid] = output.localCheckpoint(eager=True)
+            return main_output(self._all_outputs(uid))
         assigned = self._pending.assigned[uid]
         applied = self._applied[uid] = AppliedOperator(
             operator,
@@ -274,23 +223,51 @@ class BatchRun:
             running.received,
             self._pending.checkpoint_id,
         )
-        if operator.persist:
+        if operator.keeps_output:
             applied.output = output.persist()
             self._cleanup.callback(applied.output.unpersist)
             compute(applied.output)
-        return applied.output
+        return main_output(applied.output) if operator.has_side_outputs else applied.output
+
+    def side_output(self, operator: Operator, name: str) -> DataFrame:
+        """Return the rows of a side output of an operator that was applied in the batch.
+
+        Raises:
+            InvalidRequestError: The operator has no such side output, or was not applied yet.
+        """
+        names = [*operator.side_outputs, *([LATE] if operator.late_rows else [])]
+        if name not in names:
+            raise InvalidRequestError(
+                f"operator {operator.uid!r} has side outputs {names}, not {name!r}; declare it with side_outputs=, or "
+                "late_rows=True for late rows"
+            )
+        if operator.uid not in self._applied and operator.uid not in self._kept:
+            raise InvalidRequestError(
+                f"side output {name!r} of operator {operator.uid!r} is read before the operator is applied in the batch; "
+                "call apply(rows) first"
+            )
+        return side_output(self._all_outputs(operator.uid), name)
+
+    def _all_outputs(self, uid: str) -> DataFrame:
+        """Return all outputs of an operator, without acknowledgements."""
+        if uid in self._kept:
+            return self._kept[uid].where(f"{COLUMN} IS NULL").drop(COLUMN)
+        return self._applied[uid].output
 
     def _is_same(self, known: Operator, given: Operator) -> bool:
         """Return whether both are the same operator; in the process of Spark Connect they are copies."""
         return known is given if self._jobs else known.is_like(given)
 
     def _output(
-        self, running: RunningOperator, rows: DataFrame, broadcast: DataFrame | None
+        self,
+        running: RunningOperator,
+        shape: PlanShape,
+        rows: DataFrame,
+        broadcast: DataFrame | None,
     ) -> DataFrame:
-        """Return the operator's output, with a column for acknowledgements if they are rows."""
+        """Return all outputs of the operator, with a column for acknowledgements if they are rows."""
         operator = running.operator
         assigned = self._pending.assigned[operator.uid]
-        shape = running.shape(rows, assigned)
         self._check_key_types(operator, shape.routing.key_types)
         forwarded = self._forward(rows, shape.routing) if operator.forward else None
         payload = TaskPayload(
@@ -305,6 +282,7 @@ class BatchRun:
                 else None,
                 input_schema=shape.routing.input_schema,
                 output_schema=shape.output_schema,
+                side_schemas=shape.side_schemas,
                 is_forwarded=forwarded is not None,
             ),
             checkpoint=CheckpointInfo(
@@ -399,7 +377,7 @@ class BatchRun:
                 "addTag instead of setJobGroup"
             )
         failed = jobs.failures(self._jobs_before)
-        all_persist = all(applied.operator.persist for applied in self._applied.values())
+        all_persist = all(applied.operator.keeps_output for applied in self._applied.values())
         # With persisted rows a sink may retry; its last job counts.
         if any(failed[-1:] if all_persist else failed):
             raise last.decline_error(

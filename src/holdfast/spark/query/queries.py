@@ -1,7 +1,7 @@
 """`stateful` and `stateful_query`: operators with state, as functions for `foreachBatch`."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +32,8 @@ def stateful(
     forward: bool = False,
     event_time: str | None = None,
     idle_ticks: IdleTicks | None = None,
+    side_outputs: Mapping[str, StructType | str] | None = None,
+    late_rows: bool = False,
 ) -> "StatefulOperator":
     """Make an operator with state from a function; pass the result to `foreachBatch`.
 
@@ -70,6 +72,11 @@ def stateful(
             `time_mode` is `event`. By default the column that was passed to `withWatermark`; a column computed
             from it has to be named.
         idle_ticks: Requests batches when timers are due and no rows arrive; see `IdleTicks`.
+        side_outputs: Spark schemas of further outputs by name, to which the function emits rows with
+            `context.side_output(name)`. An operator with side outputs runs at once, and keeps all output rows in
+            Spark's cache, as with `persist`.
+        late_rows: Put the late rows into the side output "late" instead of only counting them, if the function's
+            `time_mode` is `event`.
 
     Raises:
         InvalidRequestError: An argument or a setting of the active session is not valid. Settings that are
@@ -89,6 +96,8 @@ def stateful(
             persist=persist,
             forward=forward,
             event_time=event_time,
+            side_outputs=side_outputs or {},
+            late_rows=late_rows,
         ),
         idle_ticks,
     )
@@ -271,6 +280,19 @@ class StatefulOperator(StatefulQuery):
                 a batch, or the rows are not suitable for the operator.
         """
         return current_batch().apply(self.operator, rows, broadcast)
+
+    def side_output(self, name: str) -> DataFrame:
+        """Return the rows of a side output, from the same pass as the main output.
+
+        Call it in the function of `stateful_query` after `apply`, or in the operator's sink.
+
+        Args:
+            name: A name of `side_outputs`; "late" for the late rows, if the operator has `late_rows=True`.
+
+        Raises:
+            InvalidRequestError: The operator has no such side output, or was not applied in the batch yet.
+        """
+        return current_batch().side_output(self.operator, name)
 
 
 @dataclass(slots=True)

@@ -33,10 +33,11 @@ from holdfast.spark.operators import (
     checkpointed_sinks,
     snapshot_sinks,
 )
-from holdfast.spark.query.batch_run import BatchRun, RunningOperator, compute
+from holdfast.spark.query.batch_run import BatchRun, compute
 from holdfast.spark.query.checkpoints import CLEANER, PendingCheckpoint
 from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
+from holdfast.spark.query.running_operator import RunningOperator
 from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import Acknowledgement, JobStorage
 from holdfast.spark_progress import SparkProgress, sources_of

@@ -63,7 +63,7 @@ class SettingArguments(TypedDict, total=False):
     gcs_read_timeout: float | str | None
     gcs_ca_bundle: str | None
     azure_account: str | None
-    azure_account_key: str | None
+    azure_secret_key: str | None
     azure_sas_token: str | None
     azure_client_id: str | None
     azure_client_secret: str | None

@@ -93,8 +93,8 @@ _AZURE = declared_settings(
             SettingType("name"),
             "Storage account of locations that do not name it, such as `az://container/path`.",
         ),
-        "account_key": Setting(
-            "azure.account-key",
+        "secret_key": Setting(
+            "azure.secret-key",
             SettingType("secret"),
             "Key of the account. By default Azure's usual sources have credentials: the environment, workload "
             "identity, or the managed identity of the machine.",
@@ -124,7 +124,7 @@ _AZURE = declared_settings(
 """By field of `AzureSettings`, in the order of the docs."""
 
 _AZURE_CREDENTIALS = frozenset(_AZURE) & {
-    "account_key",
+    "secret_key",
     "sas_token",
     "client_id",
     "client_secret",
@@ -257,7 +257,7 @@ def _abfs_texts(configuration: Mapping[str, str], container: str, own: _Texts) -
 
     match option("account.auth.type")[1] or "SharedKey":
         case "SharedKey":
-            texts = {"account_key": option("account.key")}
+            texts = {"secret_key": option("account.key")}
         case "SAS":
             fixed = option(f"sas.fixed.token.{name}")
             texts = {"sas_token": fixed if fixed[0] else option("sas.fixed.token")}

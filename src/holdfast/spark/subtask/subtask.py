@@ -2,14 +2,13 @@
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from holdfast.backends.arrow import IncompatibleValueError, cast_rows
@@ -28,9 +27,16 @@ from holdfast.errors import (
 from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
-from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators import (
+    LATE,
+    BroadcastProcessFunction,
+    OutputSchema,
+    SideRows,
+    StatefulFunction,
+)
 from holdfast.spark.settings import StateSettings, Stores
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
+from holdfast.spark.subtask.input_rows import InputRows
 from holdfast.spark.subtask.local_state import LocalState
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
@@ -82,6 +88,7 @@ class OperatorInfo:
 
     Attributes:
         key: Its key; None if rows are not partitioned by key.
+        side_schemas: The schemas of its side outputs, by name.
         is_forwarded: Whether rows stay in Spark's partitions, so that a subtask may get no row at all.
     """
 
@@ -90,7 +97,12 @@ class OperatorInfo:
     key: OperatorKey | None
     input_schema: pa.Schema
     output_schema: pa.Schema
+    side_schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
     is_forwarded: bool = False
+
+    @property
+    def output(self) -> OutputSchema:
+        return OutputSchema(self.output_schema, self.side_schemas)
 
     def key_groups(self, subtask: int) -> KeyGroupRange | None:
         if self.key is None:
@@ -140,45 +152,6 @@ class TaskPayload:
         )
         rows = self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0
         return len(self.function) + inline + rows
-
-
-class InputRows:
-    """The rows of a subtask that aren't late, counted, without marks, in the schema of the operator's state.
-
-    Spark names the session's time zone in timestamps; here it is always UTC, so that state stays readable when that
-    setting changes.
-    """
-
-    def __init__(
-        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, parallelism: int
-    ) -> None:
-        self._batches = batches
-        self._schema = schema
-        self._parallelism = parallelism
-        self.count = 0
-        self.late = 0
-        self.is_exhausted = False
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            rows = self._without_marks(batch)
-            if rows.num_rows:
-                self.count += rows.num_rows
-                try:
-                    yield cast_rows(rows, self._schema)
-                except IncompatibleValueError as error:
-                    message = f"rows don't fit the schema that the operator's state knows: {error}"
-                    raise InvalidRequestError(message) from error
-        self.is_exhausted = True
-
-    def _without_marks(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that have data and aren't late, without the column of marks."""
-        marks = batch.columns[-1]
-        rows = batch.select(range(batch.num_columns - 1))
-        if not batch.num_rows or pc.min(marks).as_py() >= 0:
-            return rows
-        self.late += pc.sum(pc.less(marks, -self._parallelism)).as_py()
-        return rows.filter(pc.greater_equal(marks, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +256,9 @@ class SubtaskRunner:
         )
         try:
             restored_s = clock.monotonic_s()
+            side = {name: SideRows(schema) for name, schema in self.operator.side_schemas.items()}
+            if not function.keeps_late_rows:
+                rows.late_output = side.get(LATE)
             handler.initialize_state(
                 state,
                 restored_checkpoint_id=checkpoint.restored_checkpoint_id,
@@ -292,13 +268,14 @@ class SubtaskRunner:
                 broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
                 output_schema=self.operator.output_schema,
                 times=checkpoint.times,
+                side_outputs=side,
             )
             if isinstance(function, BroadcastProcessFunction):
                 function.process_broadcast(broadcast_rows)
             rows_out = 0
-            for batch in self._batches(function.process(iter(rows))):
+            for batch in self._outputs(function.process(iter(rows)), side):
                 rows_out += batch.num_rows
-                yield self._output(batch)
+                yield batch
             if not rows.is_exhausted:
                 raise CheckpointDeclinedError(
                     f"operator {self.operator.uid!r} returned before it had read all of its rows; "
@@ -374,9 +351,25 @@ class SubtaskRunner:
         if self.reports is not None:
             self.reports.add([report])
             return
-        columns = [pa.nulls(1, field.type) for field in self.operator.output_schema]
-        names = [*self.operator.output_schema.names, COLUMN]
+        fields = self.operator.output.fields
+        columns = [pa.nulls(1, field.type) for field in fields]
+        names = [*(field.name for field in fields), COLUMN]
         yield pa.RecordBatch.from_arrays([*columns, pa.array([report], pa.binary())], names=names)
+
+    def _outputs(self, main: object, side: Mapping[str, SideRows]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all outputs, with an empty column of acknowledgements if they are rows."""
+        output = self.operator.output
+        for batch in self._batches(main):
+            yield self._with_acknowledgements(output.of_main(self._conform(batch)))
+            for name, rows in side.items():
+                if rows.is_full:
+                    yield from self._side_batches(name, rows)
+        for name, rows in side.items():
+            yield from self._side_batches(name, rows)
+
+    def _side_batches(self, name: str, rows: SideRows) -> Iterator[pa.RecordBatch]:
+        for batch in rows.take():
+            yield self._with_acknowledgements(self.operator.output.of_side(name, batch))
 
     def _batches(self, output: object) -> Iterator[pa.RecordBatch]:
         """Yield the operator's output, with tables split into batches."""
@@ -397,14 +390,15 @@ class SubtaskRunner:
                     "it must yield pyarrow.RecordBatch or pyarrow.Table"
                 )
 
-    def _output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch for the sink, with an empty column of acknowledgements if they are rows."""
-        schema = self.operator.output_schema
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of the main output in its schema."""
         try:
-            batch = cast_rows(batch, schema)
+            return cast_rows(batch, self.operator.output_schema)
         except IncompatibleValueError as error:
             message = f"rows of operator {self.operator.uid!r} don't fit its output schema: {error}"
             raise InvalidRequestError(message) from None
+
+    def _with_acknowledgements(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.reports is not None:
             return batch
         return batch.append_column(COLUMN, pa.nulls(batch.num_rows, pa.binary()))

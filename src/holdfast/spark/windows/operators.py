@@ -24,7 +24,7 @@ from holdfast.spark.aggregates import (
     check_aggregates,
     check_own_states,
 )
-from holdfast.spark.operators import OutputRows, Row, StatefulFunction
+from holdfast.spark.operators import LATE, OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigners import (
     Assigned,
     FixedSpans,
@@ -69,7 +69,7 @@ class WindowOptions(TypedDict, total=False):
 class _Windowed(StatefulFunction):
     """Keeps a state of each window, and emits results of windows.
 
-    A row is late, and dropped, if all of its windows are expired: a window expires when the watermark reaches its last
+    A row is late, and dropped, or put into the side output "late", if all of its windows are expired: a window expires when the watermark reaches its last
     millisecond plus the allowed lateness. Rows without a time are in no window. A batch first adds its rows, at the
     watermark of the batch before, then completes windows by its own. With emit="append", rows that arrive in the allowed
     lateness emit their windows again at once.
@@ -123,6 +123,7 @@ class _Windowed(StatefulFunction):
         self._store = context.keyed_state_store
         self._batch = context.times
         self._output = context.output_schema or context.input_schema
+        self._late_output = context.side_outputs.get(LATE)
         is_fixed = isinstance(self._assigner, FixedWindows)
         namespace = FixedSpans.namespace if is_fixed else SessionSpans.namespace
         check_own_states(self._store, [_STATE, SESSIONS])
@@ -180,7 +181,7 @@ class _Windowed(StatefulFunction):
         late_ms = self._batch.late_watermark
         expired_ms = max(late_ms - self._lateness_ms + 1, NO_WATERMARK)
         assigned = self._windows.assign(keys, times_ms, expired_ms)
-        self.late_rows += self._count_late(times_ms, assigned)
+        self._drop_late(parts, times_ms, assigned)
         spans = assigned.spans
         if len(spans):
             self._fold(parts, assigned)
@@ -206,11 +207,18 @@ class _Windowed(StatefulFunction):
             self._state.add(keys if is_all else keys.of_rows(first, end), part.to_struct_array())
             first = end
 
-    def _count_late(self, times_ms: Times, assigned: Assigned) -> int:
+    def _drop_late(
+        self, parts: Sequence[pa.RecordBatch], times_ms: Times, assigned: Assigned
+    ) -> None:
+        """Count late rows, and emit them if the operator has an output for them."""
         is_left_out = np.ones(len(times_ms), np.bool_)
         is_left_out[assigned.rows] = False
         is_old = times_ms + self._lateness_ms <= self._batch.late_watermark
-        return int((is_left_out & is_old).sum())
+        late = np.flatnonzero(is_left_out & is_old)
+        self.late_rows += len(late)
+        if self._late_output is not None and len(late):
+            for rows in take_rows(parts, late):
+                self._late_output.emit(rows)
 
     def _fire(self) -> tuple[Spans, Spans]:
         """Return the windows that the batch's watermark completes, and the expired ones."""

@@ -1,0 +1,244 @@
+"""The operators of `KeyedRows.deduplicate`: one row of each key passes, later rows are dropped unless they are newer.
+
+The keys of a batch are looked up and written at once. In event time a key has a timer, which deletes it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from holdfast.backends.arrow import gather, take_rows
+from holdfast.backends.descriptors import StateTtlConfig, ValueStateDescriptor
+from holdfast.backends.functions import FunctionInitializationContext
+from holdfast.backends.keyed import Keys, Timers, ValueColumns, combine_chunks
+from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.spark.aggregates import ANOTHER_UID, check_own_states, order_problem
+from holdfast.spark.event_time import watermark_delay_ms
+from holdfast.spark.operators import StatefulFunction
+
+Keep = Literal["first", "last"]
+
+_Rows = npt.NDArray[np.int64]
+"""Positions of rows in a batch, or of its keys."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def deduplication_of(
+    schema: StructType,
+    *,
+    keep: Keep,
+    by: str | None,
+    ttl: timedelta | StateTtlConfig | None,
+    time: str | None,
+) -> "FirstRows | LatestRows":
+    """Return the operator for rows with a schema. Arguments and errors are those of `KeyedRows.deduplicate`."""
+    if ttl is not None and not isinstance(ttl, timedelta | StateTtlConfig):
+        raise InvalidRequestError(f"ttl must be a timedelta or a StateTtlConfig, got {ttl!r}")
+    if (keep, by is None) not in {("first", True), ("last", False)}:
+        raise InvalidRequestError(
+            f"deduplicate passes the first row of each key with keep='first', or each newer row with keep='last' and "
+            f"by= a column, got keep={keep!r} and by={by!r}"
+        )
+    if by is not None:
+        _check_order(schema, by)
+    ttl_ms = 0
+    if time is not None:
+        ttl_ms = _event_ttl_ms(schema, ttl, time)
+        ttl = None
+        if by not in (None, time):
+            raise InvalidRequestError(
+                f"with keep='last' keys expire by the column by={by!r}, or in processing time; got time={time!r}: pass the "
+                "same column twice, or leave out time="
+            )
+    if isinstance(ttl, timedelta):
+        ttl = StateTtlConfig(ttl)
+    if by is None:
+        return FirstRows(ttl=ttl, time=time, ttl_ms=ttl_ms)
+    return LatestRows(by, ttl=ttl, time=time, ttl_ms=ttl_ms)
+
+
+def _check_order(schema: StructType, by: str) -> None:
+    if by not in schema.names:
+        raise InvalidRequestError(f"rows have no column by={by!r}; they have {schema.names}")
+    kind = schema[by].dataType
+    problem = order_problem(kind)
+    if isinstance(kind, StructType):
+        problem = f"it has type {kind.simpleString()}; name one of its fields as a column"
+    if problem:
+        raise InvalidRequestError(f"rows can't be ordered by column {by!r}: {problem}")
+
+
+def _event_ttl_ms(schema: StructType, ttl: timedelta | StateTtlConfig | None, time: str) -> int:
+    """Return the time to live in event time, by default the watermark's delay."""
+    if isinstance(ttl, StateTtlConfig):
+        raise InvalidRequestError(
+            f"a StateTtlConfig is in processing time; pass ttl= a timedelta for time={time!r}, or leave out time="
+        )
+    if ttl is not None:
+        if ttl < _MILLISECOND or ttl % _MILLISECOND:
+            raise InvalidRequestError(
+                f"ttl in event time must be whole milliseconds, >= 1, got {ttl!r}"
+            )
+        return ttl // _MILLISECOND
+    delay_ms = watermark_delay_ms(schema[time]) if time in schema.names else None
+    if delay_ms is None:
+        raise InvalidRequestError(
+            f"column {time!r} has no watermark, whose delay is the default of ttl; call withWatermark first, or pass ttl="
+        )
+    return delay_ms
+
+
+class _Deduplication(StatefulFunction):
+    """Chooses at most one row of each key in a batch.
+
+    Args:
+        ttl: Time to live of a key in processing time; None for no limit.
+        time: The column of event time, if keys expire by it.
+        ttl_ms: Time to live of a key in event time.
+    """
+
+    state_name: str
+
+    def __init__(self, *, ttl: StateTtlConfig | None, time: str | None, ttl_ms: int) -> None:
+        self._ttl = ttl
+        self._time = time
+        self._ttl_ms = ttl_ms
+        if time is not None:
+            self.time_mode = "event"
+
+    @abstractmethod
+    def _value_type(self, schema: pa.Schema) -> pa.DataType:
+        """Return the type of the value that state has for each key."""
+
+    @abstractmethod
+    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[_Rows, _Rows]:
+        """Update the state, and return the keys that a row passes for, ascending, and the row of each."""
+
+    @abstractmethod
+    def _is_expired(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return for keys whose timers have fired whether they have expired."""
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        store = self._store = context.keyed_state_store
+        check_own_states(store, [self.state_name])
+        stored = store.specs()
+        had_timers = any(spec.kind == "timers" for spec in stored.values())
+        if self.state_name in stored and had_timers != (self._time is not None):
+            before = "expire" if had_timers else "don't expire"
+            raise StateMigrationError(
+                f"the stored keys {before} in event time, and the operator now has time={self._time!r}; pass the same "
+                f"time as before, or {ANOTHER_UID}"
+            )
+        kind = self._value_type(context.input_schema)
+        descriptor = ValueStateDescriptor(self.state_name, kind, ttl=self._ttl)
+        self._state: ValueColumns = store.get_state(descriptor).columns
+        self._watermark = context.watermark
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = list(gather(batches))
+        if parts:
+            keys = self._store.keys(pa.Table.from_batches(parts))
+            chosen, rows = self._choose(keys, parts)
+            if self._time is not None and len(chosen):
+                times_ms = self._expiry_ms(_column(parts, self._time).take(pa.array(rows)))
+                self._timers().register(keys, times_ms, chosen)
+            if len(rows):
+                yield from take_rows(parts, np.sort(rows))
+        if self._time is not None:
+            self._delete_expired()
+
+    def _delete_expired(self) -> None:
+        fired = self._timers().fire(self._watermark)
+        if not len(fired):
+            return
+        keys = self._store.keys(list(fired.key))
+        self._state.clear(keys.take(np.flatnonzero(self._is_expired(keys))))
+
+    def _timers(self) -> Timers:
+        return self._store.event_time_timers(self.state_name).columns
+
+    def _expiry_ms(self, times: pa.Array) -> _Rows:
+        """Return when keys expire, milliseconds since 1970, by the times of their rows; without a time it is 1970."""
+        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
+        times_ms: _Rows = -np.floor_divide(-micros.to_numpy(), 1000)
+        return times_ms + self._ttl_ms
+
+
+class FirstRows(_Deduplication):
+    """Passes the first row of each key, in the order of arrival."""
+
+    state_name = "seen"
+
+    def _value_type(self, schema: pa.Schema) -> pa.DataType:  # noqa: ARG002  # the other class needs it
+        return pa.bool_()
+
+    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[_Rows, _Rows]:  # noqa: ARG002
+        new = np.flatnonzero(self._state.get(keys).is_null().to_numpy(zero_copy_only=False))
+        self._state.put(keys.take(new), pa.array(np.ones(len(new), np.bool_)))
+        return new, keys.rows.firsts[new]
+
+    def _is_expired(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        return np.ones(len(keys), np.bool_)
+
+
+class LatestRows(_Deduplication):
+    """Passes a row that is greater in a column than all earlier rows of its key; null is less than all values.
+
+    Of several such rows in a batch the greatest passes, and of equal ones the first to arrive. The other arguments are
+    those of `FirstRows`.
+
+    Args:
+        by: The column.
+    """
+
+    state_name = "latest"
+
+    def __init__(
+        self, by: str, *, ttl: StateTtlConfig | None, time: str | None, ttl_ms: int
+    ) -> None:
+        super().__init__(ttl=ttl, time=time, ttl_ms=ttl_ms)
+        self._by = by
+
+    def _value_type(self, schema: pa.Schema) -> pa.DataType:
+        return pa.struct([(self._by, schema.field(self._by).type)])
+
+    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[_Rows, _Rows]:
+        values = _column(parts, self._by)
+        known = self._state.get(keys)
+        ranks = _ranks(pa.concat_arrays([known.field(0), values]))
+        known_ranks, row_ranks = ranks[: len(keys)], ranks[len(keys) :]
+        known_ranks[known.is_null().to_numpy(zero_copy_only=False)] = -1
+        codes = keys.codes
+        order = np.lexsort((-row_ranks, codes))  # stable: the first to arrive of equal ones
+        greatest = order[np.searchsorted(codes[order], np.arange(len(keys)))]
+        chosen = np.flatnonzero(row_ranks[greatest] > known_ranks)
+        rows = greatest[chosen]
+        latest = pa.StructArray.from_arrays([values.take(pa.array(rows))], names=[self._by])
+        self._state.put(keys.take(chosen), latest)
+        return chosen, rows
+
+    def _is_expired(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return whether the latest row has expired; a timer that fires may be that of an earlier row."""
+        known = self._state.get(keys)
+        return self._expiry_ms(known.field(0)) <= self._watermark
+
+
+def _column(parts: Sequence[pa.RecordBatch], name: str) -> pa.Array:
+    columns = [part.column(name) for part in parts]
+    return combine_chunks(pa.chunked_array(columns))
+
+
+def _ranks(values: pa.Array) -> _Rows:
+    """Return the rank of each value, from 1; 0 for null. NaN has the greatest rank."""
+    dense = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
+    ranks: _Rows = dense.to_numpy().astype(np.int64)
+    ranks[values.is_null().to_numpy(zero_copy_only=False)] = 0
+    return ranks
