@@ -36,6 +36,7 @@ def submit(job: Job, cluster: Kubernetes) -> None:
         "spark.kubernetes.authenticate.driver.serviceAccountName": "spark-driver",
         "spark.kubernetes.authenticate.executor.serviceAccountName": "spark-executor",
         "spark.kubernetes.container.image": "registry.example.com/orders:1",
+        "spark.kubernetes.driver.master": cluster.master.removeprefix("k8s://"),
         "spark.kubernetes.driver.secretKeyRef.AWS_ACCESS_KEY_ID": f"{STORE}:AWS_ACCESS_KEY_ID",
         "spark.kubernetes.executor.secretKeyRef.AWS_ACCESS_KEY_ID": f"{STORE}:AWS_ACCESS_KEY_ID",
         # The server here has no watches.

@@ -46,6 +46,7 @@ def submit(job: Job, yarn: YarnCluster, *options: str) -> list[dict[str, Any]]:
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.yarn.am.extraJavaOptions": EXECUTOR_OPTIONS,
+        "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",  # the driver's in cluster mode
         "spark.yarn.jars": f"local:{spark}/jars/*",
         "spark.yarn.maxAppAttempts": "2",
         "spark.yarn.stagingDir": f"file://{yarn.directory}/staging",
