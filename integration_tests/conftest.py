@@ -7,6 +7,7 @@ from servers.browser import browser
 from servers.connect import connect
 from servers.flink import flink_job, flink_savepoints
 from servers.hdfs import hdfs, hdfs_directory
+from servers.kafka import kafka
 from servers.postgres import postgres
 from servers.s3 import (
     minio,
@@ -37,6 +38,7 @@ __all__ = [
     "hdfs",
     "hdfs_directory",
     "job",
+    "kafka",
     "minio",
     "minio_bucket",
     "moto",

@@ -27,11 +27,12 @@ from infra.common import (  # found by the line above
     UsageError,
     directory_of,
     free_ports,
+    java_program,
     kill_below,
     new_directory,
     run,
 )
-from infra.hdfs.server import JVM, LOG, build, environment, program, write_site
+from infra.hdfs.server import JVM, LOG, build, environment, write_site
 
 RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
@@ -54,7 +55,7 @@ ADDRESSES = (
 def start() -> dict[str, str]:
     """Start a cluster without applications; returns the values that clients need."""
     jars = build() / "jars"
-    java = program("java")
+    java = java_program("YARN")
     directory = new_directory("yarn")
     try:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(ADDRESSES))]
