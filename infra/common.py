@@ -5,7 +5,9 @@ why.
 """
 
 import os
+import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -79,6 +81,38 @@ def _hold(command: Command, arguments: list[str]) -> None:
 def _print_values(values: Mapping[str, str]) -> None:
     for word, value in values.items():
         print(f"{word}={shlex.quote(value)}")
+
+
+def java_program(subject: str) -> str:
+    """The path of Java. Raises UnavailableError, which names what needs it."""
+    program = f"{os.environ.get('JAVA_HOME', '')}/bin/java"
+    if os.access(program, os.X_OK):
+        return program
+    return _program("java", subject)
+
+
+def fetch_jars(subject: str, pom: Path, jars: Path) -> None:
+    """Let Maven copy the jars that a POM names, with their dependencies, into a directory."""
+    maven = _program("mvn", subject)
+    options = ["--batch-mode", "--strict-checksums", "--update-snapshots", "--file", str(pom)]
+    # A full name: a short one would be looked up first, and its absence means nothing for the network.
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+    command = [maven, *options, goal, f"-DoutputDirectory={jars}"]
+    fetched = subprocess.run(command, check=False, capture_output=True, text=True)
+    if fetched.returncode == 0:
+        return
+    errors = re.findall(r"^\[ERROR\] (\S.*)", fetched.stdout, re.MULTILINE)
+    reason = errors[0] if errors else (fetched.stderr or fetched.stdout).strip()
+    if re.search("could not transfer|failed to transfer|offline mode", reason, re.IGNORECASE):
+        raise UnavailableError(f"Maven can't reach the jars of {subject}: {reason}")
+    sys.exit(f"mvn dependency:copy-dependencies failed: {reason}")
+
+
+def _program(name: str, subject: str) -> str:
+    program = shutil.which(name)
+    if program is None:
+        raise UnavailableError(f"{subject} needs Java 17 and Maven, and no {name} was found")
+    return program
 
 
 def new_directory(kind: str) -> Path:

@@ -18,6 +18,7 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
+from servers.tables import table_jars
 from xdist_scheduler import (
     pytest_collection,
     pytest_collection_finish,
@@ -52,6 +53,7 @@ __all__ = [
     "signals",
     "spark",
     "state_backend",
+    "table_jars",
     "versitygw",
     "versitygw_bucket",
 ]

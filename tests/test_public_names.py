@@ -16,7 +16,9 @@ PAGES = {
     "holdfast.flink": "api-flink.md",
     "holdfast.locations": "api-locations.md",
     "holdfast.locations.adapters": "api-adapters.md",
+    "holdfast.spark.sinks.delta": "api-sinks.md",
     "holdfast.spark.sinks.files": "api-sinks.md",
+    "holdfast.spark.sinks.iceberg": "api-sinks.md",
     "holdfast.spark.sinks.postgres": "api-sinks.md",
     "holdfast.testing": "api-testing.md",
 }

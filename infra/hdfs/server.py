@@ -20,7 +20,6 @@ import hashlib
 import http.client
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -38,8 +37,10 @@ from infra.common import (  # found by the line above
     UnavailableError,
     UsageError,
     directory_of,
+    fetch_jars,
     free_ports,
     is_running,
+    java_program,
     kill,
     new_directory,
     run,
@@ -90,8 +91,7 @@ def build() -> Path:
     home = cache / f"hdfs-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
     if home.exists():
         return home
-    java = _program("java")
-    maven = _program("mvn")
+    java = java_program("HDFS")
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "hdfs.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
@@ -100,7 +100,7 @@ def build() -> Path:
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
             print("fetching the jars of Hadoop once, 110 MB", file=sys.stderr)
             new = Path(directory) / "hdfs"
-            _fetch_jars(maven, new / "jars")
+            fetch_jars("HDFS", POM, new / "jars")
             site = {"dfs.namenode.name.dir": (new / "formatted").as_uri()}
             conf = Path(directory) / "conf"
             conf.mkdir()
@@ -123,7 +123,7 @@ def build() -> Path:
 def start() -> dict[str, str]:
     """Start a new, empty file system; returns the values that clients and the other commands need."""
     home = build()
-    _program("java")
+    java_program("HDFS")
     directory = new_directory("hdfs")
     try:
         rpc, name_http, *others = (f"127.0.0.1:{port}" for port in free_ports(8))
@@ -269,36 +269,11 @@ def _beans(address: str, names: str) -> dict[str, Any]:
     return {name: value for bean in beans for name, value in bean.items()}
 
 
-def _fetch_jars(maven: str, jars: Path) -> None:
-    options = ["--batch-mode", "--strict-checksums", "--update-snapshots", "--file", str(POM)]
-    # A full name: a short one would be looked up first, and its absence means nothing for the network.
-    goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
-    command = [maven, *options, goal, f"-DoutputDirectory={jars}"]
-    fetched = subprocess.run(command, check=False, capture_output=True, text=True)
-    if fetched.returncode == 0:
-        return
-    errors = re.findall(r"^\[ERROR\] (\S.*)", fetched.stdout, re.MULTILINE)
-    reason = errors[0] if errors else (fetched.stderr or fetched.stdout).strip()
-    if re.search("could not transfer|failed to transfer|offline mode", reason, re.IGNORECASE):
-        raise UnavailableError(f"Maven can't reach the jars of Hadoop: {reason}")
-    sys.exit(f"mvn dependency:copy-dependencies failed: {reason}")
-
-
 def _java(directory: Path, node: str) -> list[str]:
     """Return the command up to the class; its directory identifies our processes."""
     temporary = f"-Djava.io.tmpdir={directory / 'tmp'}"
     classes = f"{directory}/conf/{node}:{directory}/conf:{directory}:{build()}/jars/*"
-    return [_program("java"), *_JVM, temporary, "-cp", classes]
-
-
-def _program(name: str) -> str:
-    java_home = os.environ.get("JAVA_HOME")
-    if name == "java" and java_home and os.access(f"{java_home}/bin/java", os.X_OK):
-        return f"{java_home}/bin/java"
-    program = shutil.which(name)
-    if program is None:
-        raise UnavailableError(f"HDFS needs Java 17 and Maven, and no {name} was found")
-    return program
+    return [java_program("HDFS"), *_JVM, temporary, "-cp", classes]
 
 
 def _environment() -> dict[str, str]:

@@ -149,6 +149,7 @@ class BatchRun:
 
     Attributes:
         application_id: Returns the application id of the query for sinks.
+        targets: The tables that sinks have written in the batch.
     """
 
     def __init__(
@@ -163,6 +164,7 @@ class BatchRun:
         application_id: Callable[[], str],
     ) -> None:
         self.application_id = application_id
+        self.targets: set[str] = set()
         self._engine = engine
         self._jobs = engine.jobs(run_id)
         self._pending = pending
