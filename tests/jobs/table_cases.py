@@ -89,7 +89,9 @@ def write_by_two_drivers(kind: str, table: str, directory: Path) -> tuple[list[A
     """Write a batch while another driver writes it and the next one; return the rows, and the error of the first."""
     write(append_sink(kind, table), ids(0), 0)
     signal = directory / "signal"
-    late = ids(1).mapInArrow(partial(_rows_once_given, signal), "id long")
+    # A separate driver has separate settings.
+    late = this_spark().newSession().createDataFrame([(1,)], "id long")
+    late = late.mapInArrow(partial(_rows_once_given, signal), "id long")
     with batch(QUERY), ThreadPoolExecutor(1) as pool:
         written = pool.submit(append_sink(kind, table), late, 1)
         wait_until((directory / "signal-waits").exists, "the late driver does not write")

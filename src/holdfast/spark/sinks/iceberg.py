@@ -165,6 +165,7 @@ class _IcebergTable:
 
     def has(self, session: SparkSession, mark: str) -> bool:
         """Return whether a snapshot with this mark is in the table."""
+        self._refresh(session)
         snapshots = session.table(f"{self.table}.snapshots")
         if snapshots.where(f"summary['{_BATCH}'] = '{mark}'").isEmpty():
             return False
@@ -174,11 +175,16 @@ class _IcebergTable:
         with _explained_errors(self.table):
             if not self.exists(session):
                 return
+        self._refresh(session)
         for row in self._ancestors(session):
             yield Commit(row.snapshot_id, row.operation, _parse(row.mark))
 
     def restore_command(self, session: SparkSession, version: Version) -> str:
         return self._call(session, "rollback_to_snapshot", version)
+
+    def _refresh(self, session: SparkSession) -> None:
+        """Let the session read the table again: its catalog keeps tables for a while."""
+        session.sql(f"REFRESH TABLE {self.table}")
 
     def _ancestors(self, session: SparkSession) -> Iterator[Any]:
         """Yield the current snapshot and its ancestors, the newest first."""
