@@ -91,7 +91,7 @@ def write_by_two_drivers(kind: str, table: str, directory: Path) -> tuple[list[A
     signal = directory / "signal"
     # A separate driver has separate settings.
     late = this_spark().newSession().createDataFrame([(1,)], "id long")
-    late = late.mapInArrow(partial(_rows_once_given, signal), "id long")
+    late = late.coalesce(1).mapInArrow(partial(_rows_once_given, signal), "id long")
     with batch(QUERY), ThreadPoolExecutor(1) as pool:
         written = pool.submit(append_sink(kind, table), late, 1)
         wait_until((directory / "signal-waits").exists, "the late driver does not write")
