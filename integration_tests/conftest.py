@@ -7,6 +7,7 @@ from servers.browser import browser
 from servers.connect import connect
 from servers.flink import flink_job, flink_savepoints
 from servers.hdfs import hdfs, hdfs_directory
+from servers.kafka import kafka
 from servers.postgres import postgres
 from servers.s3 import (
     minio,
@@ -19,6 +20,7 @@ from servers.s3 import (
 )
 from servers.spark import cluster
 from servers.tables import table_jars
+from servers.yarn import yarn
 from xdist_scheduler import (
     pytest_collection,
     pytest_collection_finish,
@@ -37,6 +39,7 @@ __all__ = [
     "hdfs",
     "hdfs_directory",
     "job",
+    "kafka",
     "minio",
     "minio_bucket",
     "moto",
@@ -56,4 +59,5 @@ __all__ = [
     "table_jars",
     "versitygw",
     "versitygw_bucket",
+    "yarn",
 ]

@@ -19,6 +19,7 @@ PAGES = {
     "holdfast.spark.sinks.delta": "api-sinks.md",
     "holdfast.spark.sinks.files": "api-sinks.md",
     "holdfast.spark.sinks.iceberg": "api-sinks.md",
+    "holdfast.spark.sinks.kafka": "api-sinks.md",
     "holdfast.spark.sinks.postgres": "api-sinks.md",
     "holdfast.testing": "api-testing.md",
 }
