@@ -19,7 +19,6 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
-from servers.tables import table_jars
 from servers.yarn import yarn
 from xdist_scheduler import (
     pytest_collection,
@@ -56,7 +55,6 @@ __all__ = [
     "signals",
     "spark",
     "state_backend",
-    "table_jars",
     "versitygw",
     "versitygw_bucket",
     "yarn",
