@@ -5,7 +5,9 @@ why.
 """
 
 import os
+import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -81,6 +83,38 @@ def _print_values(values: Mapping[str, str]) -> None:
         print(f"{word}={shlex.quote(value)}")
 
 
+def java_program(subject: str) -> str:
+    """The path of Java. Raises UnavailableError, which names what needs it."""
+    program = f"{os.environ.get('JAVA_HOME', '')}/bin/java"
+    if os.access(program, os.X_OK):
+        return program
+    return _program("java", subject)
+
+
+def fetch_jars(subject: str, pom: Path, jars: Path) -> None:
+    """Let Maven copy the jars that a POM names, with their dependencies, into a directory."""
+    maven = _program("mvn", subject)
+    options = ["--batch-mode", "--strict-checksums", "--update-snapshots", "--file", str(pom)]
+    # A full name: a short one would be looked up first, and its absence means nothing for the network.
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+    command = [maven, *options, goal, f"-DoutputDirectory={jars}"]
+    fetched = subprocess.run(command, check=False, capture_output=True, text=True)
+    if fetched.returncode == 0:
+        return
+    errors = re.findall(r"^\[ERROR\] (\S.*)", fetched.stdout, re.MULTILINE)
+    reason = errors[0] if errors else (fetched.stderr or fetched.stdout).strip()
+    if re.search("could not transfer|failed to transfer|offline mode", reason, re.IGNORECASE):
+        raise UnavailableError(f"Maven can't reach the jars of {subject}: {reason}")
+    sys.exit(f"mvn dependency:copy-dependencies failed: {reason}")
+
+
+def _program(name: str, subject: str) -> str:
+    program = shutil.which(name)
+    if program is None:
+        raise UnavailableError(f"{subject} needs Java 17 and Maven, and no {name} was found")
+    return program
+
+
 def new_directory(kind: str) -> Path:
     """Make the directory for all files of a server, which `stop` removes."""
     return Path(tempfile.mkdtemp(prefix=_prefix(kind)))
@@ -130,6 +164,64 @@ def _has_threads(pid: int) -> bool:
         return len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def kill_below(directory: Path) -> None:
+    """Kill what runs in a directory, repeatedly: a process could start another before it is killed."""
+    deadline = time.monotonic() + MAX_START_S
+    while processes := processes_below(directory):
+        if time.monotonic() > deadline:
+            sys.exit(f"processes do not go: {processes}")
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def processes_below(directory: Path) -> list[int]:
+    """Return the processes whose working directory is in a directory: servers, executors, Python workers."""
+    below = os.fspath(directory.resolve())
+    pids = []
+    for pid in _pids():
+        working_directory = _working_directory(pid)
+        if working_directory == below or working_directory.startswith(f"{below}/"):
+            pids.append(pid)
+    return pids
+
+
+def _pids() -> list[int]:
+    if Path("/proc/self").exists():  # small images of Linux have no ps
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    ps = subprocess.run(["ps", "-ax", "-o", "pid="], check=False, capture_output=True, text=True)
+    return [int(word) for word in ps.stdout.split()]
+
+
+def _working_directory(pid: int) -> str:
+    if not Path("/proc/self").exists():
+        lsof = ["lsof", "-a", "-p", str(pid), "-d", "cwd", "-Fn"]
+        output = subprocess.run(lsof, check=False, capture_output=True, text=True).stdout
+        return next((line[1:] for line in output.splitlines() if line.startswith("n")), "")
+    try:
+        if is_alive(pid):
+            return os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
+    except OSError:  # gone, or of another user
+        pass
+    return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return not Path("/proc/self").exists()
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 def free_ports(count: int) -> list[int]:

@@ -7,6 +7,7 @@ from servers.browser import browser
 from servers.connect import connect
 from servers.flink import flink_job, flink_savepoints
 from servers.hdfs import hdfs, hdfs_directory
+from servers.kafka import kafka
 from servers.postgres import postgres
 from servers.s3 import (
     minio,
@@ -18,6 +19,7 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
+from servers.yarn import yarn
 from xdist_scheduler import (
     pytest_collection,
     pytest_collection_finish,
@@ -36,6 +38,7 @@ __all__ = [
     "hdfs",
     "hdfs_directory",
     "job",
+    "kafka",
     "minio",
     "minio_bucket",
     "moto",
@@ -54,4 +57,5 @@ __all__ = [
     "state_backend",
     "versitygw",
     "versitygw_bucket",
+    "yarn",
 ]

@@ -21,6 +21,7 @@ SERVERS = {
     "connect": "from servers.connect import connect",
     "faults": _FAULTS,
     "hdfs": "from servers.hdfs import hdfs",
+    "kafka": "from servers.kafka import kafka",
     "minio": "from servers.s3 import minio",
     "postgres": "from servers.postgres import postgres",
     "versitygw": "from servers.s3 import versitygw",
@@ -32,7 +33,7 @@ SERVERS = {
 # Pytest does not handle SIGTERM, so it is like SIGKILL.
 ENDINGS = {
     signal.SIGINT: SERVERS.keys(),
-    signal.SIGKILL: {"cluster", "hdfs", "minio", "postgres"},
+    signal.SIGKILL: {"cluster", "hdfs", "kafka", "minio", "postgres"},
     signal.SIGTERM: {"minio", "postgres"},
 }
 

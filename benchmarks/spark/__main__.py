@@ -57,7 +57,8 @@ def main() -> None:
         shutil.rmtree(directory)
 
 
-def session(directory: Path) -> SparkSession:
+def session(directory: Path, **settings: str) -> SparkSession:
+    """Return the session; `settings` are those of Spark, without the prefix."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Tasks find the functions of this package.
     os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
@@ -75,6 +76,7 @@ def session(directory: Path) -> SparkSession:
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.streaming.stateStore.providerClass", rocks_db)
         .config("spark.holdfast.checkpoint.dir", f"file://{directory}/checkpoints")
+        .config(map={f"spark.{name}": value for name, value in settings.items()})
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

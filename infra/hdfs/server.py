@@ -20,7 +20,6 @@ import hashlib
 import http.client
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -38,8 +37,10 @@ from infra.common import (  # found by the line above
     UnavailableError,
     UsageError,
     directory_of,
+    fetch_jars,
     free_ports,
     is_running,
+    java_program,
     kill,
     new_directory,
     run,
@@ -58,7 +59,7 @@ NODES = ("name", *DATA_NODES)
 
 DFSADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
 
-_JVM = (
+JVM = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",  # they are up in half the time, and stream as fast
@@ -73,7 +74,7 @@ _PATIENT = {
 }
 """A DataNode that finds no NameNode asks again soon. Clients have Hadoop's defaults."""
 
-_LOG = """\
+LOG = """\
 log4j.rootLogger=INFO,stderr
 log4j.appender.stderr=org.apache.log4j.ConsoleAppender
 log4j.appender.stderr.target=System.err
@@ -90,26 +91,25 @@ def build() -> Path:
     home = cache / f"hdfs-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
     if home.exists():
         return home
-    java = _program("java")
-    maven = _program("mvn")
+    java = java_program("HDFS")
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "hdfs.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
         if home.exists():
             return home
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
-            print("fetching the jars of Hadoop once, 110 MB", file=sys.stderr)
+            print("fetching the jars of Hadoop once, 115 MB", file=sys.stderr)
             new = Path(directory) / "hdfs"
-            _fetch_jars(maven, new / "jars")
+            fetch_jars("HDFS", POM, new / "jars")
             site = {"dfs.namenode.name.dir": (new / "formatted").as_uri()}
             conf = Path(directory) / "conf"
             conf.mkdir()
-            _write_site(conf / "hdfs-site.xml", site)
+            write_site(conf / "hdfs-site.xml", site)
             formatted = subprocess.run(
-                [java, *_JVM, "-cp", f"{conf}:{new}/jars/*", NAME_NODE, "-format"],
+                [java, *JVM, "-cp", f"{conf}:{new}/jars/*", NAME_NODE, "-format"],
                 check=False,
                 cwd=directory,
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -123,14 +123,14 @@ def build() -> Path:
 def start() -> dict[str, str]:
     """Start a new, empty file system; returns the values that clients and the other commands need."""
     home = build()
-    _program("java")
+    java_program("HDFS")
     directory = new_directory("hdfs")
     try:
         rpc, name_http, *others = (f"127.0.0.1:{port}" for port in free_ports(8))
         ports = dict(zip(DATA_NODES, zip(*[iter(others)] * 3, strict=True), strict=True))
         conf = directory / "conf"
         conf.mkdir()
-        _write_site(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{rpc}"})
+        write_site(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{rpc}"})
         site = {
             "dfs.replication": str(len(DATA_NODES)),
             "dfs.namenode.name.dir": (directory / "name").as_uri(),
@@ -146,7 +146,7 @@ def start() -> dict[str, str]:
             "dfs.namenode.safemode.threshold-pct": "1",
             "dfs.namenode.safemode.extension": "0",
         }
-        _write_site(conf / "hdfs-site.xml", site)
+        write_site(conf / "hdfs-site.xml", site)
         for node, (http_address, address, ipc_address) in ports.items():
             own = {
                 "dfs.datanode.data.dir": (directory / node).as_uri(),
@@ -155,13 +155,13 @@ def start() -> dict[str, str]:
                 "dfs.datanode.ipc.address": ipc_address,
             }
             (conf / node).mkdir()
-            _write_site(conf / node / "hdfs-site.xml", site | own | _PATIENT)
+            write_site(conf / node / "hdfs-site.xml", site | own | _PATIENT)
         addresses = {"rpc": rpc, "name": name_http} | {
             node: http for node, (http, *_) in ports.items()
         }
         (directory / "addresses").write_text(json.dumps(addresses))
         (directory / "tmp").mkdir()
-        (directory / "log4j.properties").write_text(_LOG)
+        (directory / "log4j.properties").write_text(LOG)
         for pages in ("hdfs", "datanode", "static"):
             # Without these the pages in the jars would be unpacked at every start.
             (directory / "webapps" / pages).mkdir(parents=True)
@@ -187,7 +187,7 @@ def start_nodes(directory: Path, *nodes: str) -> None:
             started[node] = subprocess.Popen(
                 [*_java(directory, node), DATA_NODE if node in DATA_NODES else NAME_NODE],
                 cwd=directory,
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -207,7 +207,7 @@ def stop(directory: Path) -> None:
 def dfsadmin(directory: Path, options: list[str]) -> int:
     """Run Hadoop's `dfsadmin`; its exit status."""
     command = [*_java(directory, "name"), DFSADMIN, *options]
-    return subprocess.run(command, check=False, cwd=directory, env=_environment()).returncode
+    return subprocess.run(command, check=False, cwd=directory, env=environment()).returncode
 
 
 def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[bytes]]") -> None:
@@ -269,39 +269,14 @@ def _beans(address: str, names: str) -> dict[str, Any]:
     return {name: value for bean in beans for name, value in bean.items()}
 
 
-def _fetch_jars(maven: str, jars: Path) -> None:
-    options = ["--batch-mode", "--strict-checksums", "--update-snapshots", "--file", str(POM)]
-    # A full name: a short one would be looked up first, and its absence means nothing for the network.
-    goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
-    command = [maven, *options, goal, f"-DoutputDirectory={jars}"]
-    fetched = subprocess.run(command, check=False, capture_output=True, text=True)
-    if fetched.returncode == 0:
-        return
-    errors = re.findall(r"^\[ERROR\] (\S.*)", fetched.stdout, re.MULTILINE)
-    reason = errors[0] if errors else (fetched.stderr or fetched.stdout).strip()
-    if re.search("could not transfer|failed to transfer|offline mode", reason, re.IGNORECASE):
-        raise UnavailableError(f"Maven can't reach the jars of Hadoop: {reason}")
-    sys.exit(f"mvn dependency:copy-dependencies failed: {reason}")
-
-
 def _java(directory: Path, node: str) -> list[str]:
     """Return the command up to the class; its directory identifies our processes."""
     temporary = f"-Djava.io.tmpdir={directory / 'tmp'}"
     classes = f"{directory}/conf/{node}:{directory}/conf:{directory}:{build()}/jars/*"
-    return [_program("java"), *_JVM, temporary, "-cp", classes]
+    return [java_program("HDFS"), *JVM, temporary, "-cp", classes]
 
 
-def _program(name: str) -> str:
-    java_home = os.environ.get("JAVA_HOME")
-    if name == "java" and java_home and os.access(f"{java_home}/bin/java", os.X_OK):
-        return f"{java_home}/bin/java"
-    program = shutil.which(name)
-    if program is None:
-        raise UnavailableError(f"HDFS needs Java 17 and Maven, and no {name} was found")
-    return program
-
-
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Without what would make it another Hadoop's, or another user's."""
     return {
         name: value
@@ -316,7 +291,8 @@ def _failure(subject: str, log: str) -> UnavailableError | SystemExit:
     return SystemExit(f"{subject} failed:\n{log[-4000:]}")
 
 
-def _write_site(path: Path, settings: dict[str, str]) -> None:
+def write_site(path: Path, settings: dict[str, str]) -> None:
+    """Write a file of Hadoop's settings."""
     properties = (
         f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
         for name, value in settings.items()

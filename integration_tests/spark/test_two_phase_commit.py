@@ -16,10 +16,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from servers.postgres import PostgresServer
 
-from examples.two_phase_commit import PostgresSink
-from holdfast.errors import StorageUnavailableError
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
 from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
+from holdfast.spark.sinks.postgres import TwoPhaseCommitSink
 
 FILES = 4
 
@@ -263,12 +263,12 @@ def test_transactions_of_other_programs_are_kept(
 
 
 def test_sink_without_a_checkpoint_refuses_rows(spark: SparkSession) -> None:
-    sink = PostgresSink(psycopg.connect, "rows", job="job")
-    with pytest.raises(RuntimeError, match="pass it as sink="):
+    sink = TwoPhaseCommitSink(psycopg.connect, "rows", job="job")
+    with pytest.raises(InvalidRequestError, match="pass it as sink="):
         sink(spark.range(1), 0)
 
 
 @pytest.mark.parametrize("job_name", ["", "a" * 101, "a b", "ä"])
 def test_invalid_name_for_a_transaction_is_refused(job_name: str) -> None:
-    with pytest.raises(ValueError, match="1 to 100 letters"):
-        PostgresSink(psycopg.connect, "rows", job=job_name)
+    with pytest.raises(InvalidRequestError, match="1 to 100 letters"):
+        TwoPhaseCommitSink(psycopg.connect, "rows", job=job_name)

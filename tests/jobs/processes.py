@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +50,22 @@ class Signals:
 
 def run_until_killed(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """Run Python with these arguments and the import path of this process until it is killed. Return its output."""
+    status, output = _run(arguments, environment)
+    assert status == -signal.SIGKILL, output[-5000:]
+    return output
+
+
+def run_until_done(*arguments: str) -> str:
+    """Run Python with these arguments and the import path of this process; it must succeed. Return its output."""
+    status, output = _run(arguments)
+    assert status == 0, output[-5000:]
+    return output
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[int, str]:
     paths = os.pathsep.join([str(ROOT / "tests"), *sys.path])
     with tempfile.TemporaryFile() as log:  # a pipe would stay open in workers that outlive it
-        died = subprocess.run(
+        ended = subprocess.run(
             [sys.executable, *arguments],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": paths, **(environment or {})},
@@ -63,9 +76,7 @@ def run_until_killed(*arguments: str, environment: Mapping[str, str] | None = No
             check=False,
         )
         log.seek(0)
-        output = log.read().decode(errors="replace")
-    assert died.returncode == -signal.SIGKILL, output[-5000:]
-    return output
+        return ended.returncode, log.read().decode(errors="replace")
 
 
 def wait_until_blocked(

@@ -6,7 +6,7 @@ name. Each blocks at its point in its second batch; when all do, the driver is k
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,10 +21,10 @@ from jobs.processes import Signals, wait_until_blocked
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from examples.two_phase_commit import Connect, PostgresSink
 from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, complete_checkpoint
 from holdfast.locations.adapters import CheckpointStorageLocation, JobOwnership
 from holdfast.locations.metadata import encode_metadata
+from holdfast.spark.sinks.postgres import Connect, TwoPhaseCommitSink
 
 GROUP = 30
 COMMIT = "holdfast.spark.query.coordinator.complete_checkpoint"
@@ -84,7 +84,7 @@ class BlockingGroups(Groups):
             self.death.at("in a task")
 
 
-class SignedSink(PostgresSink):
+class SignedSink(TwoPhaseCommitSink):
     """Adds a column with the driver's name."""
 
     def __init__(self, connect: Connect, table: str, *, driver: str) -> None:
@@ -158,27 +158,34 @@ def run(job: Job, dsn: str, table: str, death: Death) -> None:
     job.run(job.operator(BlockingGroups(GROUP, death), sink=DyingSink(dsn, table, death)))
 
 
-def commit_or_block(
-    location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
-) -> CompletedCheckpoint:
-    """Commit, but block before or after the second commit of some jobs."""
-    pointer = Path(location.external_pointer.removeprefix("file://"))
-    directory = pointer.parents[2]
-    death = Death(directory, POINTS[directory.name])
-    second = metadata.checkpoint_id == BATCH + 1
-    if second and death.point == "before the metadata":
-        (directory / "late").write_bytes(encode_metadata(metadata, location.external_pointer))
-        death.block()
-    completed = complete_checkpoint(location, metadata, ownership)
-    if second:
-        death.at("after the metadata")
-    return completed
+def block_at_commit(points: Mapping[str, str]) -> Callable[..., CompletedCheckpoint]:
+    """Return a commit that blocks before or after the second commit of some jobs, given their points by name."""
+
+    def commit(
+        location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
+    ) -> CompletedCheckpoint:
+        pointer = Path(location.external_pointer.removeprefix("file://"))
+        directory = pointer.parents[2]
+        death = Death(directory, points[directory.name])
+        second = metadata.checkpoint_id == BATCH + 1
+        if second and death.point == "before the metadata":
+            (directory / "late").write_bytes(encode_metadata(metadata, location.external_pointer))
+            death.block()
+        completed = complete_checkpoint(location, metadata, ownership)
+        if second:
+            death.at("after the metadata")
+        return completed
+
+    return commit
 
 
 def main(directory: Path, dsn: str) -> None:
     """Bring all jobs to where they are to die."""
     spark = local_spark(cores=CORES)
-    with die_with_blocked_jobs(spark, len(POINTS)) as pool, mock.patch(COMMIT, commit_or_block):
+    with (
+        die_with_blocked_jobs(spark, len(POINTS)) as pool,
+        mock.patch(COMMIT, block_at_commit(POINTS)),
+    ):
         jobs = {name: job_of(spark, directory, name) for name in POINTS}
         deaths = {name: Death(job.directory, POINTS[name]) for name, job in jobs.items()}
         ran = {name: pool.submit(run, jobs[name], dsn, name, deaths[name]) for name in jobs}

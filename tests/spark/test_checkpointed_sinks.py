@@ -10,7 +10,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from holdfast import CheckpointedSink, stateful_query
-from holdfast.errors import StorageUnavailableError
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.spark.operators import Sink
+from holdfast.spark.query import StatefulQuery
 
 ALLOW = "spark.holdfast.checkpoint.allow-non-restored-state"
 
@@ -133,3 +135,59 @@ def test_sink_with_state_serves_one_query(job: Job, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="serves one query"):
         other.run(operator)
     assert other.checkpoint_ids() == []
+
+
+class Forwarding:
+    """A function of a query that calls two sinks, the second one only in some batches."""
+
+    def __init__(self, job: Job) -> None:
+        self.operator = job.operator(Groups(10), sink=None, persist=True)
+        self.sinks = {"all": RecordingSink(), "later": RecordingSink()}
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        rows = self.operator.apply(rows)
+        self.sinks["all"](rows, batch_id)
+        if batch_id:
+            self.sinks["later"](rows, batch_id)
+
+    def query(self) -> StatefulQuery:
+        return stateful_query(self, self.operator, sinks=self.sinks)
+
+
+def test_sinks_of_a_function_resume_from_their_states_by_name(job: Job) -> None:
+    for state, later, batch in ((None, None, 0), (b"1", b"0", 1)):
+        job.feed(files=1)
+        function = Forwarding(job)
+        job.run(function.query())
+        around = (("complete", batch),) if batch else ()
+        after = (("snapshot", batch + 1), ("complete", batch + 1))
+        take = ("take", batch)
+        assert function.sinks["all"].calls == [("initialize", state), *around, take, *after]
+        calls = (take,) if batch else ()
+        assert function.sinks["later"].calls == [("initialize", later), *around, *calls, *after]
+
+
+def test_query_without_a_sink_of_its_function_is_refused(job: Job) -> None:
+    job.feed(files=1)
+    job.run(Forwarding(job).query())
+    job.feed(files=1)
+    operator = job.part(Groups(10), "operator")
+    job.check_refused(job.chain(operator), r"states of sinks under \['sink/all', 'sink/later'\]")
+    job.settings[ALLOW] = "true"
+    job.run(job.chain(operator))
+    assert job.checkpoint_ids() == [2]
+
+
+def test_invalid_sinks_of_a_function_are_refused(job: Job) -> None:
+    operator = job.part(Groups(10), "operator")
+    sink = RecordingSink()
+
+    def check(message: str, process: Sink = job.write, **sinks: object) -> None:
+        with pytest.raises(InvalidRequestError, match=message):
+            stateful_query(process, operator, sinks=sinks)  # type: ignore[arg-type]
+
+    check("sink 'plain' is a method, which has no state", plain=job.write)
+    check("sinks 'one' and 'two' are one object", one=sink, two=sink)
+    check("sink 'itself' is the query's function", process=sink, itself=sink)
+    with pytest.raises(InvalidRequestError, match="must be a non-empty string, got ''"):
+        stateful_query(job.write, operator, sinks={"": sink})

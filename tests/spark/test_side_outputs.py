@@ -85,7 +85,7 @@ def test_side_rows_come_from_the_same_pass(job: Job) -> None:
 
 def run_with_late_rows(job: Job, output: KeyedOutput) -> list[tuple[Any, ...]]:
     """Run a query of rows that are late by two seconds and more, and return the rows of its output "late"."""
-    for moments in ([0, 1 * S], [12 * S], [12 * S], [2 * S, 3 * S, 13 * S], [14 * S]):
+    for moments in ([0, 1 * S], [12 * S], [13 * S], [2 * S, 3 * S, 14 * S], [15 * S]):
         job.feed_at(*moments)
     late: list[tuple[Any, ...]] = []
 

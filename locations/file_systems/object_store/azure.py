@@ -116,6 +116,10 @@ class AzureFileSystem(ObjectStoreFileSystem):
     In an account with hierarchical namespace, writing a blob also creates its directories, which remain after it
     and are listed. There they are deleted when they are empty. obstore uses the Blob endpoint, where a directory is
     deleted like a blob, and only if it is empty. In other accounts no blob has the name of a directory.
+
+    Source:
+        Microsoft, Known issues with Azure Data Lake Storage: "If you use the Delete Blob API to delete a directory, that
+        directory is deleted only if it's empty."
     """
 
     def delete_empty_directory(self, uri: str, /) -> None:

@@ -16,6 +16,7 @@ from holdfast.spark.operators.operator import (
     Operator,
     Sink,
     check_callable,
+    check_sinks,
     checkpointed_sinks,
     snapshot_sinks,
     unused_sink_states,

@@ -21,7 +21,8 @@ from holdfast.spark.operators.side_outputs import LATE
 TIME_MODES = ("none", "processing", "event")
 
 SINK = "sink"
-"""The name of the state of a query's function in a checkpoint; the state of an operator's sink is `sink/<uid>`."""
+"""The name of the state of a query's function in a checkpoint; that of an operator's sink is `sink/<uid>`, and that of
+a sink that the function calls is `sink/<name>`."""
 
 Sink = Callable[[DataFrame, int], object]
 """Writes an operator's output rows; called with them and the batch id."""
@@ -241,6 +242,28 @@ def check_callable(name: str, function: object) -> None:
         raise InvalidRequestError(message)
 
 
+def check_sinks(process: Sink, sinks: Mapping[str, CheckpointedSink]) -> None:
+    """Refuse sinks that a query's function can't have. Raises `InvalidRequestError`."""
+    names: dict[int, str] = {}
+    for name, sink in sinks.items():
+        if not isinstance(name, str) or not name:
+            raise InvalidRequestError(
+                f"the name of a sink must be a non-empty string, got {name!r}"
+            )
+        if not isinstance(sink, CheckpointedSink):
+            raise InvalidRequestError(
+                f"sink {name!r} is a {type(sink).__name__}, which has no state (it is not a CheckpointedSink); call "
+                "it in the function, and don't name it in sinks="
+            )
+        if sink is process:
+            message = f"sink {name!r} is the query's function itself; remove it from sinks="
+            raise InvalidRequestError(message)
+        other = names.setdefault(id(sink), name)
+        if other != name:
+            message = f"sinks {other!r} and {name!r} are one object; make a sink for each name"
+            raise InvalidRequestError(message)
+
+
 def _traits(operator: Operator) -> tuple[object, ...]:
     kind = type(operator.function)
     return (
@@ -259,11 +282,12 @@ def _traits(operator: Operator) -> tuple[object, ...]:
 
 
 def checkpointed_sinks(
-    process: Sink | None, operators: Mapping[str, Operator]
+    process: Sink | None, operators: Mapping[str, Operator], sinks: Mapping[str, CheckpointedSink]
 ) -> dict[str, CheckpointedSink]:
-    """Return the sinks of a query that have state, by the name of that state."""
+    """Return the sinks of a query that have state, by the name of that state; `sinks` are called by `process`."""
     named: dict[str, Sink | None] = {SINK: process}
     named |= {f"{SINK}/{uid}": operator.sink for uid, operator in operators.items()}
+    named |= {f"{SINK}/{name}": sink for name, sink in sinks.items()}
     return {name: sink for name, sink in named.items() if isinstance(sink, CheckpointedSink)}
 
 

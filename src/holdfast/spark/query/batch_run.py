@@ -149,6 +149,9 @@ class BatchRun:
 
     Attributes:
         application_id: Returns the application id of the query for sinks.
+        job: The storage of the query's state.
+        job_directory: URI of the directory of the job's checkpoints; None if they are in memory.
+        targets: The tables that sinks have written in the batch.
     """
 
     def __init__(
@@ -161,13 +164,16 @@ class BatchRun:
         job: JobStorage,
         times: BatchTimes,
         application_id: Callable[[], str],
+        job_directory: str | None,
     ) -> None:
         self.application_id = application_id
+        self.job = job
+        self.job_directory = job_directory
+        self.targets: set[str] = set()
         self._engine = engine
         self._jobs = engine.jobs(run_id)
         self._pending = pending
         self._operators = operators
-        self._job = job
         self._times = times
         self._applied: dict[str, AppliedOperator] = {}
         self._kept: dict[str, DataFrame] = {}  # outputs that are already computed
@@ -292,7 +298,7 @@ class BatchRun:
                 may_refer=self._pending.may_refer[operator.uid],
                 times=self._times,
             ),
-            job=self._job,
+            job=self.job,
             payload=self._cleanup.enter_context(self._engine.send(payload, uid=operator.uid)),
             reports=running.reports,
         )

@@ -12,7 +12,15 @@ from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of, error_of_task
 from holdfast.spark.event_time import IdleTicks
-from holdfast.spark.operators import Broadcast, Operator, Sink, StatefulFunction, check_callable
+from holdfast.spark.operators import (
+    Broadcast,
+    CheckpointedSink,
+    Operator,
+    Sink,
+    StatefulFunction,
+    check_callable,
+    check_sinks,
+)
 from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
 from holdfast.spark.settings import check_settings
@@ -104,7 +112,10 @@ def stateful(
 
 
 def stateful_query(
-    process: Sink, *operators: "StatefulOperator", idle_ticks: IdleTicks | None = None
+    process: Sink,
+    *operators: "StatefulOperator",
+    sinks: Mapping[str, CheckpointedSink] | None = None,
+    idle_ticks: IdleTicks | None = None,
 ) -> "StatefulQuery":
     """Make a query of several operators; pass the result to `foreachBatch`.
 
@@ -115,14 +126,17 @@ def stateful_query(
             (`StatefulOperator.apply`), and writes the output. The rows of an operator have to be
             read in one action; if they are read several times, the operator needs `persist=True`.
         operators: All operators that `process` applies. They have neither sinks nor idle ticks.
+        sinks: The sinks with state that `process` calls, by name. The name identifies the sink's state in
+            checkpoints; keep it for the life of the job. Sinks without state are not named here.
         idle_ticks: Requests batches when timers of an operator are due and no rows arrive. In a batch
             that was only run for timers, if no timer is due, the function isn't called.
 
     Raises:
         InvalidRequestError: There is no operator, two have the same uid, or an operator has a sink or
-            idle ticks.
+            idle ticks; or a sink has no state, or two names.
     """
     check_callable("function", process)
+    check_sinks(process, sinks or {})
     by_uid: dict[str, Operator] = {}
     for given in operators:
         if not isinstance(given, StatefulOperator):
@@ -143,7 +157,12 @@ def stateful_query(
         raise InvalidRequestError(
             "no operator was given; pass all operators that the function applies"
         )
-    return StatefulQuery(process, by_uid, idle_ticks)
+    return StatefulQuery(process, by_uid, idle_ticks, sinks=sinks)
+
+
+_Arguments = tuple[
+    Sink | None, dict[str, Operator], IdleTicks | None, Clock, dict[str, CheckpointedSink]
+]
 
 
 class StatefulQuery:
@@ -159,9 +178,11 @@ class StatefulQuery:
         operators: dict[str, Operator],
         idle_ticks: IdleTicks | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        sinks: Mapping[str, CheckpointedSink] | None = None,
     ) -> None:
         self._process = process
         self._operators = operators
+        self._sinks = dict(sinks or {})
         self.idle_ticks = idle_ticks
         self._clock = clock
         self._lock = threading.Lock()
@@ -169,12 +190,10 @@ class StatefulQuery:
         self._client_session: SparkSession | None = None
         self._last_engine: Engine | None = None
 
-    def __getstate__(self) -> tuple[Sink | None, dict[str, Operator], IdleTicks | None, Clock]:
-        return self._process, self._operators, self.idle_ticks, self._clock
+    def __getstate__(self) -> "_Arguments":
+        return self._process, self._operators, self.idle_ticks, self._clock, self._sinks
 
-    def __setstate__(
-        self, state: tuple[Sink | None, dict[str, Operator], IdleTicks | None, Clock]
-    ) -> None:
+    def __setstate__(self, state: "_Arguments") -> None:
         StatefulQuery.__init__(self, *state)
         # Spark Connect pickles it to the process that runs the batches. Only now the active session
         # is the client's session, which knows the query; later it is the query's copy.
@@ -207,6 +226,7 @@ class StatefulQuery:
             run = QueryRun.start(
                 self._process,
                 self._operators,
+                self._sinks,
                 engine,
                 query,
                 idle_ticks=self.idle_ticks,

@@ -79,6 +79,7 @@ class QueryRun:
         cls,
         process: Sink | None,
         operators: Mapping[str, Operator],
+        sinks: Mapping[str, CheckpointedSink],
         engine: Engine,
         query: RunningQuery,
         *,
@@ -93,7 +94,7 @@ class QueryRun:
         _warn_of_unknown_uids(settings, operators)
         settings.stores.use()
         storage = settings.open_storage()
-        sinks = checkpointed_sinks(process, operators)
+        sinks = checkpointed_sinks(process, operators, sinks)
         coordinator = CheckpointCoordinator(
             StoredJob(
                 job_id=job_id,
@@ -258,6 +259,7 @@ class QueryRun:
         application_id: Callable[[], str],
     ) -> dict[str, list[Acknowledgement]]:
         """Apply the operators and let the sink run its jobs, which return the acknowledgements."""
+        directory = self.coordinator.job.directory
         with BatchRun(
             engine=engine,
             run_id=self.run_id,
@@ -266,6 +268,7 @@ class QueryRun:
             job=self.job,
             times=times,
             application_id=application_id,
+            job_directory=directory.uri if directory else None,
         ) as batch:
             if self.process is not None:
                 self.process(rows, pending.batch_id)
@@ -297,6 +300,7 @@ class QueryRun:
         candidates: list[object] = [self.process]
         for running in self.operators.values():
             candidates += [running.operator.function, running.operator.sink]
+        candidates += self.sinks.values()
         listeners = {id(candidate): candidate for candidate in candidates}.values()  # each once
         for listener in listeners:
             notify = getattr(listener, method, None)
