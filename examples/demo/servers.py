@@ -141,7 +141,6 @@ def _start_server(
     name: str, directory: str, *arguments: str, needs: str
 ) -> Iterator[dict[str, str]]:
     """Start a server, yield its values, and stop it after the block."""
-    infra = _INFRA / directory
     known = _call(f"{name} server", directory, "start", *arguments, needs=needs)
     try:
         yield known

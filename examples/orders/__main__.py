@@ -15,7 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from confluent_kafka import Producer as KafkaProducer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
 from examples.demo.job_process import DriverProcess

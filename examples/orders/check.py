@@ -70,7 +70,7 @@ def _window_differences(directory: Path, orders: list[Order]) -> Iterator[str]:
 
 def count_of_late(directory: Path) -> int:
     """Return the number of late orders."""
-    return _iceberg(directory, "late").num_rows
+    return int(_iceberg(directory, "late").num_rows)
 
 
 def alerts_in(bootstrap: str) -> Counter[tuple[str, int]]:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(**options)
     kill = _Kill(moment)
     sinks = sinks_of(settings)
-    killed: Sink
+    killed: Any
     if name == "alerts":
         killed = _KilledKafkaSink({"bootstrap.servers": settings.bootstrap}, ALERTS)
         killed.kill = kill
