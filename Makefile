@@ -56,11 +56,11 @@ test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, o
 	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
 
 .PHONY: test-all
-test-all: setup java s3-servers azure-server hdfs-servers kafka-servers browser ## each test once: these, those that are too slow for them, and integration
+test-all: setup java s3-servers azure-server hdfs-servers kafka-servers table-jars browser ## each test once: these, those that are too slow for them, and integration
 	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
 
 .PHONY: integration
-integration: setup java s3-servers azure-server hdfs-servers kafka-servers browser ## the tests that start servers or whole jobs
+integration: setup java s3-servers azure-server hdfs-servers kafka-servers table-jars browser ## the tests that start servers or whole jobs
 	$(BIN)/pytest $(IN_PARALLEL) auto integration_tests $(ARGS)
 
 .PHONY: kills
@@ -126,6 +126,11 @@ azure-server:
 .PHONY: hdfs-servers
 hdfs-servers: setup
 	@PYTHON=$(BIN)/python infra/hdfs/build || test $$? = 3
+
+# The same for the jars of Delta and Iceberg.
+.PHONY: table-jars
+table-jars: setup
+	@PYTHON=$(BIN)/python infra/tables/build > /dev/null || test $$? = 3
 
 # The same for a broker's jars and those of Spark's connector.
 .PHONY: kafka-servers

@@ -166,6 +166,64 @@ def _has_threads(pid: int) -> bool:
         return False
 
 
+def kill_below(directory: Path) -> None:
+    """Kill what runs in a directory, repeatedly: a process could start another before it is killed."""
+    deadline = time.monotonic() + MAX_START_S
+    while processes := processes_below(directory):
+        if time.monotonic() > deadline:
+            sys.exit(f"processes do not go: {processes}")
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def processes_below(directory: Path) -> list[int]:
+    """Return the processes whose working directory is in a directory: servers, executors, Python workers."""
+    below = os.fspath(directory.resolve())
+    pids = []
+    for pid in _pids():
+        working_directory = _working_directory(pid)
+        if working_directory == below or working_directory.startswith(f"{below}/"):
+            pids.append(pid)
+    return pids
+
+
+def _pids() -> list[int]:
+    if Path("/proc/self").exists():  # small images of Linux have no ps
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    ps = subprocess.run(["ps", "-ax", "-o", "pid="], check=False, capture_output=True, text=True)
+    return [int(word) for word in ps.stdout.split()]
+
+
+def _working_directory(pid: int) -> str:
+    if not Path("/proc/self").exists():
+        lsof = ["lsof", "-a", "-p", str(pid), "-d", "cwd", "-Fn"]
+        output = subprocess.run(lsof, check=False, capture_output=True, text=True).stdout
+        return next((line[1:] for line in output.splitlines() if line.startswith("n")), "")
+    try:
+        if is_alive(pid):
+            return os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
+    except OSError:  # gone, or of another user
+        pass
+    return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return not Path("/proc/self").exists()
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that are free now; all different, because they are held at the same time.
 

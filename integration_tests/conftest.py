@@ -19,6 +19,7 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
+from servers.yarn import yarn
 from xdist_scheduler import (
     pytest_collection,
     pytest_collection_finish,
@@ -56,4 +57,5 @@ __all__ = [
     "state_backend",
     "versitygw",
     "versitygw_bucket",
+    "yarn",
 ]

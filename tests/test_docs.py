@@ -23,6 +23,7 @@ from pymdownx.slugs import slugify
 from servers.buckets import MemoryS3Server, memory_s3
 from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
+from servers.tables import table_jars
 
 from docs.generate import commands_page, settings_page, support_matrix
 from docs.pictures import PICTURES, Picture
@@ -30,13 +31,14 @@ from holdfast import read_state, subtasks
 from holdfast.locations import use_s3
 from holdfast.spark.settings import settings_table
 
-__all__ = ["memory_s3", "spark"]
+__all__ = ["memory_s3", "spark", "table_jars"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 MY_BUCKET = "my-bucket"
 _SLUG = slugify(case="lower")  # as in mkdocs.yml
 HDFS_PAGE = ROOT / "docs" / "hdfs.md"
+TABLES_PAGE = ROOT / "docs" / "delta-and-iceberg.md"
 
 LEFT_OUT = {"tutorial.md": {"3. State on S3"}}
 """Sections of pages that integration tests run."""
@@ -44,6 +46,7 @@ LEFT_OUT = {"tutorial.md": {"3. State on S3"}}
 PRINTED = {
     "api-testing.md": "quiet since: 30000",
     "aggregates.md": "orders of a customer: 8",
+    "delta-and-iceberg.md": "7 customers in Delta\n7 changes in Iceberg",
     "deduplication.md": "events: 500\nonce: 300",
     "configuration.md": "'spark.holdfast.checkpoint.dir' here",
     "kinds-of-state.md": "by-customer orders migrated",
@@ -92,7 +95,7 @@ def has_session_of_tests(page: Path) -> bool:
 @pytest.mark.exhaustive  # many start a separate Spark
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
+    [page for page in PAGES if run_blocks_of(page) and page not in {HDFS_PAGE, TABLES_PAGE}],
     ids=lambda page: page.name,
 )
 def test_the_code_of_a_page_runs(
@@ -136,6 +139,16 @@ def test_the_code_of_the_hdfs_page_runs(name_service: HdfsServer, tmp_path: Path
     assert pointer == f"hdfs://nameservice1/checkpoints/total/chk-{checkpoint_id}"
     files = name_service.client().list_status("/checkpoints/total", recursive=True)
     assert f"/checkpoints/total/chk-{checkpoint_id}/_metadata" in {file.path for file in files}
+
+
+@pytest.mark.exhaustive  # a separate Spark
+@pytest.mark.usefixtures("without_maven")
+def test_the_code_of_the_page_on_tables_runs(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    jars = ",".join(map(str, request.getfixturevalue("table_jars").iterdir()))
+    printed = run_page(TABLES_PAGE, tmp_path, PYSPARK_SUBMIT_ARGS=f"--jars {jars} pyspark-shell")
+    assert printed.splitlines() == PRINTED[TABLES_PAGE.name].splitlines()
 
 
 @pytest.mark.parametrize(
@@ -206,16 +219,18 @@ def my_bucket(memory_s3: MemoryS3Server) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def name_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HdfsServer]:
-    """Servers that the page's settings lead to, if Hadoop's jars are on this machine."""
-    # Integration tests may fetch them, these go without network.
+def without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide Maven: integration tests may fetch jars, these go without network."""
     maven = tmp_path / "bin" / "mvn"
     maven.parent.mkdir()
-    maven.write_text(
-        "#!/bin/sh\necho '[ERROR] offline mode; make hdfs-servers brings them'; exit 1\n"
-    )
+    maven.write_text("#!/bin/sh\necho '[ERROR] offline mode; make test-all brings them'; exit 1\n")
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", str(maven.parent), prepend=os.pathsep)
+
+
+@pytest.fixture
+def name_service(without_maven: None, tmp_path: Path) -> Iterator[HdfsServer]:
+    """Servers that the page's settings lead to, if Hadoop's jars are on this machine."""
     with hdfs_server() as server:
         conf_dir = tmp_path / "conf"
         conf_dir.mkdir()

@@ -59,7 +59,7 @@ NODES = ("name", *DATA_NODES)
 
 DFSADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
 
-_JVM = (
+JVM = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",  # they are up in half the time, and stream as fast
@@ -74,7 +74,7 @@ _PATIENT = {
 }
 """A DataNode that finds no NameNode asks again soon. Clients have Hadoop's defaults."""
 
-_LOG = """\
+LOG = """\
 log4j.rootLogger=INFO,stderr
 log4j.appender.stderr=org.apache.log4j.ConsoleAppender
 log4j.appender.stderr.target=System.err
@@ -98,18 +98,18 @@ def build() -> Path:
         if home.exists():
             return home
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
-            print("fetching the jars of Hadoop once, 110 MB", file=sys.stderr)
+            print("fetching the jars of Hadoop once, 115 MB", file=sys.stderr)
             new = Path(directory) / "hdfs"
             fetch_jars("HDFS", POM, new / "jars")
             site = {"dfs.namenode.name.dir": (new / "formatted").as_uri()}
             conf = Path(directory) / "conf"
             conf.mkdir()
-            _write_site(conf / "hdfs-site.xml", site)
+            write_site(conf / "hdfs-site.xml", site)
             formatted = subprocess.run(
-                [java, *_JVM, "-cp", f"{conf}:{new}/jars/*", NAME_NODE, "-format"],
+                [java, *JVM, "-cp", f"{conf}:{new}/jars/*", NAME_NODE, "-format"],
                 check=False,
                 cwd=directory,
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -130,7 +130,7 @@ def start() -> dict[str, str]:
         ports = dict(zip(DATA_NODES, zip(*[iter(others)] * 3, strict=True), strict=True))
         conf = directory / "conf"
         conf.mkdir()
-        _write_site(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{rpc}"})
+        write_site(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{rpc}"})
         site = {
             "dfs.replication": str(len(DATA_NODES)),
             "dfs.namenode.name.dir": (directory / "name").as_uri(),
@@ -146,7 +146,7 @@ def start() -> dict[str, str]:
             "dfs.namenode.safemode.threshold-pct": "1",
             "dfs.namenode.safemode.extension": "0",
         }
-        _write_site(conf / "hdfs-site.xml", site)
+        write_site(conf / "hdfs-site.xml", site)
         for node, (http_address, address, ipc_address) in ports.items():
             own = {
                 "dfs.datanode.data.dir": (directory / node).as_uri(),
@@ -155,13 +155,13 @@ def start() -> dict[str, str]:
                 "dfs.datanode.ipc.address": ipc_address,
             }
             (conf / node).mkdir()
-            _write_site(conf / node / "hdfs-site.xml", site | own | _PATIENT)
+            write_site(conf / node / "hdfs-site.xml", site | own | _PATIENT)
         addresses = {"rpc": rpc, "name": name_http} | {
             node: http for node, (http, *_) in ports.items()
         }
         (directory / "addresses").write_text(json.dumps(addresses))
         (directory / "tmp").mkdir()
-        (directory / "log4j.properties").write_text(_LOG)
+        (directory / "log4j.properties").write_text(LOG)
         for pages in ("hdfs", "datanode", "static"):
             # Without these the pages in the jars would be unpacked at every start.
             (directory / "webapps" / pages).mkdir(parents=True)
@@ -187,7 +187,7 @@ def start_nodes(directory: Path, *nodes: str) -> None:
             started[node] = subprocess.Popen(
                 [*_java(directory, node), DATA_NODE if node in DATA_NODES else NAME_NODE],
                 cwd=directory,
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -207,7 +207,7 @@ def stop(directory: Path) -> None:
 def dfsadmin(directory: Path, options: list[str]) -> int:
     """Run Hadoop's `dfsadmin`; its exit status."""
     command = [*_java(directory, "name"), DFSADMIN, *options]
-    return subprocess.run(command, check=False, cwd=directory, env=_environment()).returncode
+    return subprocess.run(command, check=False, cwd=directory, env=environment()).returncode
 
 
 def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[bytes]]") -> None:
@@ -273,10 +273,10 @@ def _java(directory: Path, node: str) -> list[str]:
     """Return the command up to the class; its directory identifies our processes."""
     temporary = f"-Djava.io.tmpdir={directory / 'tmp'}"
     classes = f"{directory}/conf/{node}:{directory}/conf:{directory}:{build()}/jars/*"
-    return [java_program("HDFS"), *_JVM, temporary, "-cp", classes]
+    return [java_program("HDFS"), *JVM, temporary, "-cp", classes]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Without what would make it another Hadoop's, or another user's."""
     return {
         name: value
@@ -291,7 +291,8 @@ def _failure(subject: str, log: str) -> UnavailableError | SystemExit:
     return SystemExit(f"{subject} failed:\n{log[-4000:]}")
 
 
-def _write_site(path: Path, settings: dict[str, str]) -> None:
+def write_site(path: Path, settings: dict[str, str]) -> None:
+    """Write a file of Hadoop's settings."""
     properties = (
         f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
         for name, value in settings.items()

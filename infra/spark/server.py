@@ -20,7 +20,6 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +36,10 @@ from infra.common import (  # found by the line above
     UsageError,
     directory_of,
     free_ports,
+    is_alive,
+    kill_below,
     new_directory,
+    processes_below,
     run,
 )
 
@@ -82,7 +84,7 @@ def start(workers: int) -> dict[str, str]:
 
 def start_worker(directory: Path, number: int) -> None:
     """Start a worker that doesn't run, and wait until the master knows it."""
-    if _processes(directory / f"worker{number}"):
+    if processes_below(directory / f"worker{number}"):
         return
     alive = _alive(directory) or 0
     _launch_worker(directory, number)
@@ -91,12 +93,12 @@ def start_worker(directory: Path, number: int) -> None:
 
 def kill_worker(directory: Path, number: int) -> None:
     """Kill a worker with its executors, as if its machine was gone."""
-    _kill(directory / f"worker{number}")
+    kill_below(directory / f"worker{number}")
 
 
 def stop(directory: Path) -> None:
     """Stop all that runs in a directory, executors too, and remove the directory."""
-    _kill(directory)
+    kill_below(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -172,7 +174,7 @@ def _wait_for(directory: Path, *, workers: int) -> None:
         if alive is not None and alive >= workers:
             return
         for home in directory.glob("*/pid"):
-            if not _is_running(int(home.read_text())):
+            if not is_alive(int(home.read_text())):
                 log = (directory / f"{home.parent.name}.log").read_text(errors="replace")
                 sys.exit(f"the {home.parent.name} failed:\n{log[-4000:]}")
         time.sleep(0.05)
@@ -190,66 +192,6 @@ def _alive(directory: Path) -> int | None:
         return None
     finally:
         connection.close()
-
-
-def _kill(home: Path) -> None:
-    """Kill what runs in a directory, again and again: who is killed last can't start another."""
-    deadline = time.monotonic() + MAX_START_S
-    while processes := _processes(home):
-        if time.monotonic() > deadline:
-            sys.exit(f"processes do not go: {processes}")
-        for pid in processes:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(0.02)
-
-
-def _processes(home: Path) -> list[int]:
-    """Processes whose working directory is in a directory: servers, executors, Python workers."""
-    below = os.fspath(home.resolve())
-    pids = []
-    for pid in _pids():
-        directory = _working_directory(pid)
-        if directory == below or directory.startswith(f"{below}/"):
-            pids.append(pid)
-    return pids
-
-
-def _pids() -> list[int]:
-    if Path("/proc/self").exists():  # small images of Linux have no ps
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    ps = subprocess.run(["ps", "-ax", "-o", "pid="], check=False, capture_output=True, text=True)
-    return [int(word) for word in ps.stdout.split()]
-
-
-def _working_directory(pid: int) -> str:
-    if not Path("/proc/self").exists():
-        lsof = ["lsof", "-a", "-p", str(pid), "-d", "cwd", "-Fn"]
-        output = subprocess.run(lsof, check=False, capture_output=True, text=True).stdout
-        return next((line[1:] for line in output.splitlines() if line.startswith("n")), "")
-    try:
-        if _is_running(pid):
-            return os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
-    except OSError:  # gone, or of another user
-        pass
-    return ""
-
-
-def _is_running(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return not Path("/proc/self").exists()
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 def _address(number: int) -> str:

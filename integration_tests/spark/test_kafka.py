@@ -164,7 +164,7 @@ class CutOff(MessageSink):
     """A sink whose broker is down when it is notified of a checkpoint."""
 
     def __init__(self, kafka: KafkaServer, topic: str, checkpoint: int) -> None:
-        super().__init__(kafka.bootstrap, topic, timeout_s=2)
+        super().__init__(kafka.bootstrap, topic, transaction_timeout_ms="5000")
         self.kafka = kafka
         self.checkpoint = checkpoint
 

@@ -42,8 +42,11 @@ _SECOND_BATCH = 3
 class MessageSink(KafkaSink):
     """Makes messages of the rows of jobs."""
 
-    def __init__(self, bootstrap: str, topic: str, **options: Any) -> None:
-        super().__init__({"bootstrap.servers": bootstrap}, topic, id_prefix=topic, **options)
+    def __init__(self, bootstrap: str, topic: str, **settings: str) -> None:
+        settings = {name.replace("_", "."): value for name, value in settings.items()}
+        super().__init__(
+            {"bootstrap.servers": bootstrap} | settings, topic, id_prefix=topic, timeout_s=10
+        )
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         super().__call__(rows.selectExpr("string(id % 5) AS key", "string(id) AS value"), batch_id)

@@ -14,7 +14,7 @@ import pytest
 
 _INFRA = Path(__file__).parents[2] / "infra"
 
-_UNAVAILABLE = 3
+UNAVAILABLE = 3
 """Status of `start` where such a server can't run."""
 
 
@@ -49,7 +49,7 @@ def running(kind: str, *arguments: str) -> Iterator[dict[str, str]]:
         if status:
             errors.seek(0)
             complaint = errors.read()
-            if status == _UNAVAILABLE:
+            if status == UNAVAILABLE:
                 pytest.skip(complaint.strip().splitlines()[-1])
             pytest.fail(complaint)
 

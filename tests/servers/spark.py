@@ -3,8 +3,11 @@
 If they can't run, the tests that request them are skipped with the reason.
 """
 
+import os
 import sys
+import tarfile
 import venv
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -64,6 +67,30 @@ def python_without_holdfast(directory: Path) -> Path:
     [packages] = (directory / "environment" / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{dependencies}\n")
     return directory / "environment" / "bin" / "python"
+
+
+def python_with_holdfast(directory: Path, package_zip: Path) -> Path:
+    """Create a Python environment with Holdfast and its dependencies, from the form of `--py-files`."""
+    python = python_without_holdfast(directory)
+    [packages] = (directory / "environment" / "lib").glob("python*/site-packages")
+    with zipfile.ZipFile(package_zip) as archive:
+        archive.extractall(packages)
+    return python
+
+
+def pack_environment(python: Path, archive: Path) -> None:
+    """Pack the environment of a Python, as venv-pack does."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(python.parents[1], arcname=".")
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment of this process without variables that would lead to other modules."""
+    others = ("PYTHON", "PYSPARK_", "SPARK_")
+    kept = {"SPARK_SUBMIT_OPTS"}  # Spark starts in half the time with it
+    return {
+        key: value for key, value in os.environ.items() if key in kept or not key.startswith(others)
+    }
 
 
 def executor_of(python_worker: int) -> psutil.Process:

@@ -1,9 +1,6 @@
 """The ways to ship the package to executors whose Python does not have it."""
 
-import os
 import subprocess
-import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,14 @@ from contracts.patience import RUN_HANGS_S
 from jobs import submitted
 from jobs.cluster import EXECUTOR_OPTIONS
 from jobs.job import Job
-from servers.spark import SparkCluster, package, python_without_holdfast
+from servers.spark import (
+    SparkCluster,
+    clean_environment,
+    pack_environment,
+    package,
+    python_with_holdfast,
+    python_without_holdfast,
+)
 
 FILES = 2
 ROWS = 10
@@ -34,16 +38,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, package_zip: Path
-) -> Path:
+def environment(tmp_path: Path, package_zip: Path) -> Path:
     """The Python of an environment with Holdfast and its dependencies."""
-    directory = tmp_path / "of the driver"
-    python = python_without_holdfast(directory)
-    [packages] = (directory / "environment" / "lib").glob("python*/site-packages")
-    with zipfile.ZipFile(package_zip) as archive:
-        archive.extractall(packages)
-    return python
+    return python_with_holdfast(tmp_path / "of the driver", package_zip)
 
 
 def submit(job: Job, cluster: SparkCluster, driver: Path, *options: str) -> list[dict[str, Any]]:
@@ -102,23 +99,13 @@ def test_executors_have_the_package_from_py_files(
 def test_executors_have_python_and_package_from_an_archive(
     cluster: SparkCluster, job: Job, environment: Path, tmp_path: Path
 ) -> None:
-    archive = tmp_path / "environment.tar.gz"  # as venv-pack makes it
-    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        tar.add(environment.parents[1], arcname=".")
+    archive = tmp_path / "environment.tar.gz"
+    pack_environment(environment, archive)
     python = "spark.pyspark.python=./environment/bin/python"
     options = ("--archives", f"{archive}#environment", "--conf", python)
     rows = submit(job, cluster, environment, *options)
     check_is_from_the_cluster(cluster, {row["python"] for row in rows}, "environment/bin/python")
     check_is_from_the_cluster(cluster, {row["found"] for row in rows}, "environment/lib")
-
-
-def clean_environment() -> dict[str, str]:
-    """Return the environment of this process without variables that would lead to other modules."""
-    others = ("PYTHON", "PYSPARK_", "SPARK_")
-    kept = {"SPARK_SUBMIT_OPTS"}  # Spark starts in half the time with it
-    return {
-        key: value for key, value in os.environ.items() if key in kept or not key.startswith(others)
-    }
 
 
 def check_is_from_the_cluster(cluster: SparkCluster, paths: set[str], part: str) -> None:

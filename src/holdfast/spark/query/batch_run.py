@@ -151,6 +151,7 @@ class BatchRun:
         application_id: Returns the application id of the query for sinks.
         job: The storage of the query's state.
         job_directory: URI of the directory of the job's checkpoints; None if they are in memory.
+        targets: The tables that sinks have written in the batch.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class BatchRun:
         self.application_id = application_id
         self.job = job
         self.job_directory = job_directory
+        self.targets: set[str] = set()
         self._engine = engine
         self._jobs = engine.jobs(run_id)
         self._pending = pending

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -59,24 +59,23 @@ class TransactionalProducer:
         self._topics: set[str] = set()
         defaults = {"partitioner": "murmur2_random", "compression.type": "lz4", "linger.ms": 5}
         logger = {"logger": _log}
+        consumer_settings = {
+            **settings,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 3,  # no warnings about settings of producers
+        }
         try:
             self._producer = confluent_kafka.Producer(
                 {**defaults, **settings, "transactional.id": group, **logger}
             )
-            self._consumer = confluent_kafka.Consumer(
-                {
-                    **settings,
-                    "group.id": group,
-                    "enable.auto.commit": False,
-                    "isolation.level": "read_committed",
-                }
-                | logger
-            )
             self._check_topic(topic)
             self._producer.init_transactions(timeout_s)
-            [known] = self._consumer.committed(
-                [confluent_kafka.TopicPartition(topic, 0)], timeout_s
-            )
+            # Closed at once: while a broker is down, it would log its attempts to connect.
+            with closing(confluent_kafka.Consumer(consumer_settings | logger)) as consumer:
+                [known] = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout_s)
+                self._group_metadata = consumer.consumer_group_metadata()
         except confluent_kafka.KafkaException as error:
             raise _unavailable_error(error) from error
         if known.error is not None:
@@ -100,7 +99,7 @@ class TransactionalProducer:
             for batch in batches:
                 sequence = self._produce(batch, batch_name, sequence)
             self._producer.send_offsets_to_transaction(
-                [partition], self._consumer.consumer_group_metadata(), self._timeout_s
+                [partition], self._group_metadata, self._timeout_s
             )
             self._producer.commit_transaction()
         except self._kafka.KafkaException as error:
@@ -113,7 +112,6 @@ class TransactionalProducer:
         with suppress(self._kafka.KafkaException):
             self._producer.purge()
             self._producer.abort_transaction(_ABORT_TIMEOUT_S)
-        self._consumer.close()
 
     def _produce(self, batch: pa.RecordBatch, batch_name: bytes, sequence: int) -> int:
         """Produce messages, and return the number of the next one."""
