@@ -11,8 +11,19 @@ from jobs.operators import Groups
 from jobs.processes import Signals
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from holdfast.backends import FunctionInitializationContext
+
+
+class ShuffledJob(Job):
+    """A job whose rows are the output of a shuffle. A task that Spark repeats may get them in another order."""
+
+    def stream(self) -> DataFrame:
+        spread = super().stream().repartition(8)
+        # A condition that Spark can't compute earlier, so that it does not join the two shuffles into one.
+        numbered = spread.withColumn("part", F.spark_partition_id()).where("part >= 0")
+        return numbered.drop("part").repartition(4, "id")
 
 
 class WatchedGroups(Groups):

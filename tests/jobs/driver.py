@@ -32,7 +32,7 @@ class Driver:
         **options: object,
     ) -> None:
         """Run a job in the driver until it has read everything, with options of its operator."""
-        self._connection.send((job.directory, job.settings, function, sink, options))
+        self._connection.send((type(job), job.directory, job.settings, function, sink, options))
 
     def error(self) -> str:
         """Wait until the job has ended, and return the error of its query, or an empty text."""
@@ -66,8 +66,8 @@ def _serve(connection: Connection, master: str, settings: dict[str, str]) -> Non
     spark = connect(master, settings)
     connection.send("ready")
     while True:
-        directory, settings, function, sink, options = connection.recv()
-        job = Job(spark, Path(directory))
+        kind, directory, settings, function, sink, options = connection.recv()
+        job: Job = kind(spark, Path(directory))
         job.settings = settings
         sink_of_job: SinkOfJob = sink
 

@@ -12,6 +12,7 @@ from jobs.cluster import (
     check_result,
 )
 from jobs.disruptions import (
+    ShuffledJob,
     ShufflingSink,
     WaitingAndFailingGroups,
     WaitingGroups,
@@ -22,6 +23,7 @@ from jobs.driver import Driver, driver
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.processes import Signals
+from jobs.pyspark_versions import VERSION
 from servers.spark import SparkCluster, executor_of, kill_tree
 
 
@@ -59,6 +61,25 @@ def test_worker_killed_after_its_task_wrote_loses_nothing(
     assert on_cluster.error() == ""
     cluster.start_worker(number)
     check_result(fed_job, reference)
+
+
+def test_executor_lost_after_a_shuffle_of_the_user_loses_no_rows(
+    on_cluster: Driver, fed_job: Job, signals: Signals
+) -> None:
+    job = ShuffledJob(fed_job.spark, fed_job.directory)
+    job.settings = fed_job.settings
+    on_cluster.start(job, WaitingGroups(GROUP, signals))
+    written = job.output / f"batch={BATCH}" / "_temporary" / "0"
+    wait_until(lambda: list(written.glob("task_*")), "no task writes")
+    # With it, half of both shuffles is lost, and subtask 1 keeps the rows that it got by them.
+    kill_tree(executor_of(int(signals.wait("had 1", "waits"))))
+    error = on_cluster.error()
+    if error and VERSION >= (4, 1):
+        # Spark may notice the other order, and can't repeat a task that has written.
+        on_cluster.start(job, WaitingGroups(GROUP, signals))
+        error = on_cluster.error()
+    assert error == ""
+    job.check_every_row_is_there_once()
 
 
 @pytest.mark.parametrize("persist", [False, True], ids=["after a shuffle", "in the cache"])

@@ -51,7 +51,8 @@ def output_of(
     begin: Callable[[DataFrame], DataFrame] | None = None,
 ) -> KeyedOutput:
     """Return the output of a function on the rows. Arguments and errors are those of `Operator`."""
-    if function.time_mode == "event" and not function.keeps_late_rows:
+    is_function = isinstance(function, StatefulFunction)  # `Operator` refuses another object
+    if is_function and function.time_mode == "event" and not function.keeps_late_rows:
         event_time = event_time or keyed_rows.event_time
     operator = Operator(
         function=function,
