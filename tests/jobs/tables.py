@@ -95,25 +95,23 @@ def job_of(spark: SparkSession, directory: Path, name: str) -> Job:
     return job
 
 
-def query_of(
-    job: Job, kind: str, sink: Sink, function: Groups | None = None, parallelism: int = 2
-) -> Any:
+def query_of(job: Job, kind: str, sink: Sink, function: Groups | None = None) -> Any:
     """Return the query of a job."""
-    operator = job.part(function or Groups(GROUP), "operator", parallelism=parallelism)
+    operator = job.part(function or Groups(GROUP), "operator", parallelism=2)
     return job.chain(operator, sink=lambda rows, batch_id: sink(output_of(kind, rows), batch_id))
 
 
-def run_job(directory: Path, name: str, kind: str, *, files: int = 0, parallelism: int = 2) -> None:
+def run_job(directory: Path, name: str, kind: str, *, files: int = 0) -> None:
     """Feed a job with files, and run it until all are read."""
     job = job_of(this_spark(), directory, name)
     job.feed(files)
-    job.run(query_of(job, kind, sink_of(kind, table_of(kind, directory, name)), None, parallelism))
+    job.run(query_of(job, kind, sink_of(kind, table_of(kind, directory, name))))
 
 
 def restart_jobs(directory: Path, kinds: dict[str, str]) -> list[list[int]]:
-    """Run jobs that were killed until all files are read, those that append with three subtasks.
+    """Run jobs that were killed until all files are read; returns the ids that the operator emits in each batch.
 
-    Returns the ids that the operator emits in each batch, with two subtasks.
+    With another number of subtasks it would emit others: it groups the rows of a subtask.
     """
     job = job_of(this_spark(), directory, "undisturbed")
     job.feed(FILES)
@@ -124,12 +122,7 @@ def restart_jobs(directory: Path, kinds: dict[str, str]) -> list[list[int]]:
 
     with ThreadPoolExecutor(4) as pool:
         undisturbed = pool.submit(job.run, query_of(job, "delta_append", write))
-        restarted = [
-            pool.submit(
-                run_job, directory, name, kind, parallelism=3 if kind.endswith("append") else 2
-            )
-            for name, kind in kinds.items()
-        ]
+        restarted = [pool.submit(run_job, directory, name, kind) for name, kind in kinds.items()]
         for ran in [undisturbed, *restarted]:
             ran.result()
     return batches
