@@ -19,6 +19,7 @@ from servers.s3 import (
     versitygw_bucket,
 )
 from servers.spark import cluster
+from servers.tables import table_jars
 from servers.yarn import yarn
 from xdist_scheduler import (
     pytest_collection,
@@ -55,6 +56,7 @@ __all__ = [
     "signals",
     "spark",
     "state_backend",
+    "table_jars",
     "versitygw",
     "versitygw_bucket",
     "yarn",

@@ -76,19 +76,17 @@ class MergeRule:
             rows = rows.where("__holdfast_rank = 1").drop("__holdfast_rank")
         return rows
 
-    @contextmanager
-    def source(self, rows: DataFrame) -> Iterator[DataFrame]:
-        """Compute the rows once and keep them for the block: at most one for each key, with a column of deletions.
+    def source(self, rows: DataFrame) -> DataFrame:
+        """Compute the rows once and keep them: at most one for each key, with a column of deletions.
+
+        Iceberg can't resolve a MERGE whose source runs Python functions, so only the rows are kept, without their plan.
 
         Raises:
             InvalidRequestError: A key is null, or there are several rows of a key.
         """
-        kept = self.mark_rows(rows).persist()
-        try:
-            self._check_keys(kept)
-            yield kept
-        finally:
-            kept.unpersist()
+        kept = self.mark_rows(rows).localCheckpoint()
+        self._check_keys(kept)
+        return kept
 
     def statement(self, target: str, source: str, columns: Sequence[str]) -> str:
         """Return the MERGE of a view into a table. `columns` are those of the rows that the table has."""
@@ -109,12 +107,11 @@ class MergeRule:
         session = rows.sparkSession
         common = [column for column in rows.columns if column in columns]
         view = f"holdfast_{uuid.uuid4().hex}"
-        with self.source(rows) as source:
-            source.createOrReplaceTempView(view)
-            try:
-                session.sql(self.statement(target, view, common)).collect()
-            finally:
-                session.catalog.dropTempView(view)
+        self.source(rows).createOrReplaceTempView(view)
+        try:
+            session.sql(self.statement(target, view, common)).collect()
+        finally:
+            session.catalog.dropTempView(view)
 
     def _is_for_deletes(self, rows: DataFrame, column: str) -> bool:
         """Return whether the condition of deletions uses a column."""
