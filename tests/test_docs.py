@@ -40,6 +40,10 @@ _SLUG = slugify(case="lower")  # as in mkdocs.yml
 HDFS_PAGE = ROOT / "docs" / "hdfs.md"
 TABLES_PAGE = ROOT / "docs" / "delta-and-iceberg.md"
 
+_EXCERPT = re.compile(r"it is part of `(?P<file>[\w/.]+)`$")
+EXCERPTS = [block for page in PAGES for block in blocks_of(page) if _EXCERPT.match(block.not_run)]
+"""Blocks that quote a file of the repository."""
+
 LEFT_OUT = {"tutorial.md": {"3. State on S3"}}
 """Sections of pages that integration tests run."""
 
@@ -166,8 +170,18 @@ def test_a_shell_block_is_not_run(block: Block) -> None:
 def test_each_block_has_a_language_and_all_python_is_run(page: Path) -> None:
     blocks = blocks_of(page)
     assert [str(block) for block in blocks if block.language not in LANGUAGES] == []
-    assert [str(block) for block in blocks if block.not_run and block.language == "python"] == []
+    unexplained = [block for block in blocks if block.not_run and not _EXCERPT.match(block.not_run)]
+    assert [str(block) for block in unexplained if block.language == "python"] == []
     assert page.read_text().count("```") == 2 * len(blocks)
+
+
+@pytest.mark.parametrize("block", EXCERPTS, ids=str)
+def test_an_excerpt_is_in_its_file(block: Block) -> None:
+    excerpt = _EXCERPT.match(block.not_run)
+    assert excerpt
+    lines = [line.strip() for line in (ROOT / excerpt["file"]).read_text().splitlines()]
+    quoted = [line.strip() for line in block.text.splitlines()]
+    assert quoted in [lines[at : at + len(quoted)] for at in range(len(lines))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

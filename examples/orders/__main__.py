@@ -30,7 +30,7 @@ MESSAGES = 1_000
 """Messages for each run: two batches."""
 
 PARALLELISMS = (2, 2, 3, 3, 1, 2)
-"""Of each run; after a kill the job is rescaled."""
+"""The parallelism of each run; after a kill the job is rescaled."""
 
 _FAULT_OF_THE_CONNECTOR = "KafkaMicroBatchStream.metrics"
 """SPARK-55271: a query on PySpark 4.1 ends with it if its first batch was completed before. The next start resumes."""

@@ -1,4 +1,4 @@
-"""Comparison of every table and topic with what the messages say, without Spark."""
+"""Comparison of every table and topic with the orders that were sent, without Spark."""
 
 import json
 import uuid
@@ -116,10 +116,10 @@ def _iceberg(directory: Path, table: str) -> pa.Table:
     return StaticTable.from_metadata(location).scan().to_arrow()
 
 
-def _unequal(name: str, found: Any, expected: Any) -> Iterator[str]:
-    if found == expected:
+def _unequal(name: str, actual: Any, expected: Any) -> Iterator[str]:
+    if actual == expected:
         return
-    keys: Iterable[Any] = {*found, *expected}
-    wrong = sorted(str(key) for key in keys if found.get(key) != expected.get(key))
+    keys: Iterable[Any] = {*actual, *expected}
+    wrong = sorted(str(key) for key in keys if actual.get(key) != expected.get(key))
     shown = ", ".join(wrong[:5])
     yield f"{name}: {len(wrong)} differ, such as {shown}"

@@ -53,7 +53,7 @@ class SpendingAlerts(hf.KeyedProcessFunction):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the job reads from and writes to."""
+    """Places that the job reads from and writes to, and its parallelism."""
 
     bootstrap: str
     checkpoints: str
@@ -90,13 +90,13 @@ def sinks_of(settings: Settings) -> Sinks:
 def start(spark: SparkSession, settings: Settings, sinks: Sinks) -> StreamingQuery:
     """Start the query."""
 
-    def keyed(key: str, uid: str, **options: Any) -> KeyedRows:
+    def key_by(key: str, uid: str, **options: Any) -> KeyedRows:
         return hf.keyed(ORDER, key, uid=uid, parallelism=settings.parallelism, **options)
 
-    once = keyed("id", "once", persist=True).deduplicate(ttl=timedelta(days=1)).operator
-    totals = keyed("customer", "totals").agg(orders=hf.count(), cents=hf.sum("cents")).operator
+    once = key_by("id", "once", persist=True).deduplicate(ttl=timedelta(days=1)).operator
+    totals = key_by("customer", "totals").agg(orders=hf.count(), cents=hf.sum("cents")).operator
     minutes = (
-        keyed("customer", "minutes", event_time="at", late_rows=True)
+        key_by("customer", "minutes", event_time="at", late_rows=True)
         .window(hf.tumbling_windows(timedelta(minutes=1)), time="at", emit="update")
         .agg(orders=hf.count())
         .operator
@@ -147,6 +147,7 @@ def session(settings: Settings) -> SparkSession:
         .master("local[2]")
         .config("spark.jars", settings.jars)
         .config("spark.ui.enabled", "false")
+        .config("spark.python.daemon.module", "holdfast.worker_daemon")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config(

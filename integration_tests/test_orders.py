@@ -1,0 +1,31 @@
+"""The complete pipeline of the docs: `make demo PIPELINE=orders`."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from contracts.patience import RUN_HANGS_S
+
+ROOT = Path(__file__).parents[1]
+_UNAVAILABLE = 3
+
+
+@pytest.mark.timeout(3 * RUN_HANGS_S)
+def test_killed_pipeline_has_each_row_once_in_all_outputs(tmp_path: Path) -> None:
+    unset = {"MAKEFLAGS", "MAKELEVEL", "SPARK_SUBMIT_OPTS"}  # of the `make` that runs the tests
+    ran = subprocess.run(
+        [ROOT / ".venv" / "bin" / "python", "-m", "examples.orders", "--dir", tmp_path / "orders"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name not in unset},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=3 * RUN_HANGS_S,
+        check=False,
+    )
+    if ran.returncode == _UNAVAILABLE:
+        pytest.skip(ran.stdout + ran.stderr)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("killed when") == 5
+    assert "each is there once in Delta, Iceberg and Kafka" in ran.stdout
