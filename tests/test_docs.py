@@ -179,9 +179,8 @@ def test_each_block_has_a_language_and_all_python_is_run(page: Path) -> None:
 def test_an_excerpt_is_in_its_file(block: Block) -> None:
     excerpt = _EXCERPT.match(block.not_run)
     assert excerpt
-    lines = [line.strip() for line in (ROOT / excerpt["file"]).read_text().splitlines()]
-    quoted = [line.strip() for line in block.text.splitlines()]
-    assert quoted in [lines[at : at + len(quoted)] for at in range(len(lines))]
+    text = (ROOT / excerpt["file"]).read_text()
+    assert "".join(block.text.split()) in "".join(text.split())  # it may break lines elsewhere
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
