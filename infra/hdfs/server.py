@@ -133,6 +133,8 @@ def start() -> dict[str, str]:
         write_site(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{rpc}"})
         site = {
             "dfs.replication": str(len(DATA_NODES)),
+            # A DataNode needs space for each block that it was assigned, also for those of clients that have died.
+            "dfs.blocksize": str(16 * 2**20),
             "dfs.namenode.name.dir": (directory / "name").as_uri(),
             "dfs.namenode.http-address": name_http,
             # The machine's own name need not resolve.

@@ -80,7 +80,8 @@ def test_rollback_of_changelogs_deletes_later_snapshots(
     query = Sums(spark, source, f"file://{tmp_path}/original", settings)
     query.run()
     assert roll_back_elsewhere(spark, query.checkpoint, batch_id=2) == 2
-    left = {path.name for path in (tmp_path / "original").glob("state/0/*/[0-9]*.*")}
+    files = (tmp_path / "original").glob("state/0/*/[0-9]*.*")
+    left = {path.name.removesuffix(".crc") for path in files}  # checksums, from PySpark 4.1 on
     assert (
         {"1.changelog", "2.changelog", "3.changelog"}
         <= left
