@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast.common import Clock
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
@@ -25,6 +26,8 @@ COLUMNS = {
     "partition": ("int",),
 }
 """Columns of messages and their types, as Spark's Kafka sink takes them."""
+
+_WAIT_S = 0.2
 
 _ABORT_TIMEOUT_S = 5.0
 """Aborting only shortens the time in which consumers wait: the next producer with the id does it too."""
@@ -74,14 +77,39 @@ class TransactionalProducer:
             self._producer.init_transactions(timeout_s)
             # Closed at once: while a broker is down, it would log its attempts to connect.
             with closing(confluent_kafka.Consumer(consumer_settings | logger)) as consumer:
-                [known] = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout_s)
+                self.progress = self._patiently(self._read_progress, consumer)
                 self._group_metadata = consumer.consumer_group_metadata()
         except confluent_kafka.KafkaException as error:
             raise _unavailable_error(error) from error
-        if known.error is not None:
-            raise _unavailable_error(confluent_kafka.KafkaException(known.error))
-        self.progress = known.offset if known.offset >= 0 else None
         self.committed_s = -math.inf
+
+    def _read_progress(self, consumer: "confluent_kafka.Consumer") -> int | None:
+        [known] = consumer.committed([self._kafka.TopicPartition(self.topic, 0)], self._timeout_s)
+        if known.error is not None:
+            raise self._kafka.KafkaException(known.error)
+        return known.offset if known.offset >= 0 else None
+
+    @property
+    def _patiently(self) -> Retrying:
+        """Retries while the broker that coordinates the group is not ready, as in a new cluster or after a failure."""
+        errors = self._kafka.KafkaError
+        not_ready = {
+            errors.COORDINATOR_LOAD_IN_PROGRESS,
+            errors.COORDINATOR_NOT_AVAILABLE,
+            errors.NOT_COORDINATOR,
+        }
+
+        def is_not_ready(error: BaseException) -> bool:
+            return (
+                isinstance(error, self._kafka.KafkaException) and error.args[0].code() in not_ready
+            )
+
+        return Retrying(
+            retry=retry_if_exception(is_not_ready),
+            stop=stop_after_delay(self._timeout_s),
+            wait=wait_fixed(_WAIT_S),
+            reraise=True,
+        )
 
     def commit(self, checkpoint_id: int, batches: Iterable[pa.RecordBatch] = ()) -> None:
         """Send the messages of a checkpoint, and store that they are sent, in one transaction.
