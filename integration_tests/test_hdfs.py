@@ -221,9 +221,9 @@ class TestQuotas:
         assert hdfs_directory.read("y") == b"1"
 
     def test_space_runs_out(self, hdfs_directory: HdfsDirectory) -> None:
-        """HDFS reserves the bytes of a whole block for the first one."""
+        """HDFS reserves the bytes of a whole block of each replica for the first one: 16 MiB in these tests."""
         server, uri = hdfs_directory.server, hdfs_directory.uri
-        server.set_quota(hdfs_directory.path, space_bytes=255 * MIB)
+        server.set_quota(hdfs_directory.path, space_bytes=31 * MIB)
         attempts: list[Callable[[], None]] = [
             lambda: write(f"{uri}/x", b"1"),
             lambda: write(f"{uri}/x", b"1" * MIB),
@@ -233,7 +233,7 @@ class TestQuotas:
             with pytest.raises(StorageFullError, match="quota is used up"):
                 attempt()
             assert hdfs_directory.files() == []
-        server.set_quota(hdfs_directory.path, space_bytes=256 * MIB)
+        server.set_quota(hdfs_directory.path, space_bytes=32 * MIB)
         write(f"{uri}/x", b"1")
         assert hdfs_directory.read("x") == b"1"
 
