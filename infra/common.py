@@ -4,6 +4,8 @@ Exit status: 0 done, 2 wrong usage, 3 not available here, otherwise it failed; t
 why.
 """
 
+import fcntl
+import hashlib
 import os
 import re
 import shlex
@@ -106,6 +108,32 @@ def fetch_jars(subject: str, pom: Path, jars: Path) -> None:
     if re.search("could not transfer|failed to transfer|offline mode", reason, re.IGNORECASE):
         raise UnavailableError(f"Maven can't reach the jars of {subject}: {reason}")
     sys.exit(f"mvn dependency:copy-dependencies failed: {reason}")
+
+
+def build_once(name: str, version: str, build: Callable[[Path], Path]) -> Path:
+    """Path of a program or directory in the cache, built if it is not there.
+
+    Args:
+        name: A name without the version.
+        version: The version, or the `digest` of the source file.
+        build: Builds it in an empty directory, and returns the path in there.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+    built = cache / f"{name}-{version}"
+    if built.exists():
+        return built
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
+        if not built.exists():
+            with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
+                os.replace(build(Path(directory)), built)
+    return built
+
+
+def digest(file: Path) -> str:
+    """The version of a program or directory that is built from this file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _program(name: str, subject: str) -> str:

@@ -8,10 +8,7 @@ the storage's server can't be had here.
 
 import argparse
 import os
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,18 +16,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from examples.demo.command import run_demonstration
 from examples.demo.fleet_demo import demonstrate_fleet
 from examples.demo.flights_demo import demonstrate_flights
-from examples.demo.runs import JobFailedError
-from examples.demo.servers import SERVERS, NoServerError
+from examples.demo.servers import SERVERS
 
 _ALL = "source, output, checkpoints and logs"
-_MARKER = ".holdfast-demo"
-"""A file that marks the directory as the demo's, so that it may be reused."""
-
-
-class _DirectoryInUseError(Exception):
-    """The directory holds something that is not the demo's."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,35 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="where the checkpoints go: below --dir, or to a server that is started for it",
     )
     options = parser.parse_args(arguments)
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    # So that the processes and the directory are cleaned up then, too.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        root = _make_directory(options.dir)
-    except _DirectoryInUseError as error:
-        parser.error(str(error))
-    status = 1
-    try:
+
+    def run(root: Path, console: Console) -> bool:
         with SERVERS.get(options.storage, nullcontext)() as store:
-            status = int(not demonstrate(root, store, console))
-    except JobFailedError as error:
-        console.print(str(error), style="red", markup=False)
-    except NoServerError as error:
-        status = 3
-        console.print(str(error), style="red", markup=False)
-    except KeyboardInterrupt:
-        status = 130
-        console.print("interrupted")
-    finally:
-        for scratch in root.glob("*/scratch"):
-            shutil.rmtree(scratch, ignore_errors=True)
-        if options.dir is None and status != 1:
-            shutil.rmtree(root)
-        else:
-            kept = "source, output and logs" if options.storage in SERVERS else _ALL
-            console.print(f"{kept} are in {root}")
-    return status
+            return demonstrate(root, store, console)
+
+    kept = "source, output and logs" if options.storage in SERVERS else _ALL
+    return run_demonstration(parser, options.dir, run, kept=kept)
 
 
 def demonstrate(root: Path, store: str | None, console: Console) -> bool:
@@ -98,45 +67,6 @@ def demonstrate(root: Path, store: str | None, console: Console) -> bool:
         is_right = is_right and not wrong
     console.print(f"both jobs took {time.monotonic() - started:.0f} s")
     return is_right
-
-
-def _make_directory(directory: Path | None) -> Path:
-    """Make the demo's directory, empty except for its marker.
-
-    Args:
-        directory: One that is absent, empty, or an earlier demo's, whose files are deleted; None
-            for a temporary one.
-
-    Raises:
-        _DirectoryInUseError: It contains other files, or is not a directory.
-    """
-    if directory is None:
-        root = Path(tempfile.mkdtemp(prefix="holdfast-demo-")).resolve()
-    else:
-        root = directory.resolve()
-        _clear(root)
-    root.mkdir(parents=True, exist_ok=True)
-    (root / _MARKER).write_text("python -m examples.demo may delete what is in this directory\n")
-    return root
-
-
-def _clear(root: Path) -> None:
-    if not root.exists():
-        return
-    if not root.is_dir():
-        raise _DirectoryInUseError(f"{root} is not a directory")
-    marker = root / _MARKER
-    if any(root.iterdir()) and not marker.exists():
-        message = (
-            f"{root} is not empty and no earlier demo's; name another directory, which is "
-            "absent or empty"
-        )
-        raise _DirectoryInUseError(message)
-    for path in root.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path != marker:  # the marker is kept
-            path.unlink()
 
 
 if __name__ == "__main__":

@@ -57,6 +57,10 @@ class DriverProcess:
         """Exit code of the driver; negative for a signal, None while it runs."""
         return self._driver.poll()
 
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end of the driver, and return its exit code. Raises `subprocess.TimeoutExpired`."""
+        return self._driver.wait(timeout_s)
+
     def look_around(self) -> None:
         """Learn the job's processes, so that `stop` need not search for them first."""
         self._known = self.members()

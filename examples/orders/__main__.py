@@ -6,9 +6,8 @@ Ends with 0 if nothing was lost and nothing doubled, 1 if anything differs, 3 if
 """
 
 import argparse
-import shutil
+import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,8 +18,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
+from examples.demo.command import run_demonstration
 from examples.demo.job_process import DriverProcess
-from examples.demo.servers import NoServerError, kafka_server, s3_server, table_jars
+from examples.demo.runs import JobFailedError
+from examples.demo.servers import kafka_server, s3_server, table_jars
 from examples.orders.check import count_of_late, differences
 from examples.orders.job import ALERTS
 from examples.orders.killed_job import POINTS
@@ -37,11 +38,6 @@ _FAULT_OF_THE_CONNECTOR = "KafkaMicroBatchStream.metrics"
 
 _SEND_S = 60.0
 _RUN_S = 300.0
-_POLL_S = 0.05
-
-
-class _JobFailedError(Exception):
-    """A run has failed by itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,30 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dir", type=Path, help="keep tables and logs here; must be empty")
+    parser.add_argument("--dir", type=Path, help="keep tables and logs here")
     options = parser.parse_args(arguments)
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    root = (options.dir or Path(tempfile.mkdtemp(prefix="holdfast-orders-"))).resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    if any(root.iterdir()):
-        parser.error(f"{root} is not empty")
-    status = 1
-    try:
-        status = int(not demonstrate(root, console))
-    except NoServerError as error:
-        status = 3
-        console.print(str(error), style="red", markup=False)
-    except _JobFailedError as error:
-        console.print(str(error), style="red", markup=False)
-    except KeyboardInterrupt:
-        status = 130
-        console.print("interrupted")
-    finally:
-        if options.dir is None and status != 1:
-            shutil.rmtree(root)
-        else:
-            console.print(f"tables and logs are in {root}")
-    return status
+    return run_demonstration(parser, options.dir, demonstrate, kept="tables and logs")
 
 
 def demonstrate(root: Path, console: Console) -> bool:
@@ -123,19 +98,24 @@ def _send(bootstrap: str, producer: Producer) -> None:
     for number, message in enumerate(producer.messages(MESSAGES)):
         kafka.produce("orders", message, partition=number % 2)
     if kafka.flush(_SEND_S):
-        raise _JobFailedError(f"Kafka at {bootstrap} does not take the orders")
+        raise JobFailedError(f"Kafka at {bootstrap} does not take the orders")
 
 
 def _run(root: Path, options: list[str], point: str | None) -> None:
     """Run the job until it is killed at the point, or until it has read the topic."""
     module = "examples.orders.killed_job" if point else "examples.orders.job"
     command = [sys.executable, "-m", module, *options, *(["--point", point] if point else [])]
-    log = root / "job.log"
+    files = root / "job"
+    files.mkdir(exist_ok=True)
+    log = files / "log"
     for _ in range(2):
         begin = log.stat().st_size if log.exists() else 0
-        job = DriverProcess(command, scratch=root / "scratch", log=log)
+        job = DriverProcess(command, scratch=files / "scratch", log=log)
         try:
-            exit_code = _await_end(job)
+            exit_code = job.wait(_RUN_S)
+        except subprocess.TimeoutExpired as error:
+            message = f"a run of the job has not ended after {_RUN_S:.0f} s"
+            raise JobFailedError(message) from error
         finally:
             job.kill()
         if exit_code == (-9 if point else 0):
@@ -143,16 +123,7 @@ def _run(root: Path, options: list[str], point: str | None) -> None:
         output = log.read_bytes()[begin:].decode(errors="replace")
         if _FAULT_OF_THE_CONNECTOR not in output:
             break
-    raise _JobFailedError(f"a run of the job failed with exit code {exit_code}:\n{output[-3000:]}")
-
-
-def _await_end(job: DriverProcess) -> int:
-    deadline = time.monotonic() + _RUN_S
-    while (exit_code := job.exit_code) is None:
-        if time.monotonic() > deadline:
-            raise _JobFailedError(f"a run of the job has not ended after {_RUN_S:.0f} s")
-        time.sleep(_POLL_S)
-    return exit_code
+    raise JobFailedError(f"a run of the job failed with exit code {exit_code}:\n{output[-3000:]}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ failed; the last line on stderr has the reason.
 """
 
 import base64
-import fcntl
 import hmac
 import http.client
 import json
@@ -24,7 +23,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -38,6 +36,7 @@ from infra.common import (  # found by the line above
     MAX_START_S,
     UnavailableError,
     UsageError,
+    build_once,
     directory_of,
     free_ports,
     kill,
@@ -54,41 +53,29 @@ MAIN = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 def build() -> Path:
     """Return the path of the server's main file, fetched if it is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    home = cache / f"azurite-{VERSION}"
-    if home.exists():
-        return home / MAIN
+    return build_once("azurite", VERSION, _fetch) / MAIN
+
+
+def _fetch(directory: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise UnavailableError("Azurite comes by npm and runs on Node.js, and these were not found")
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / "azurite.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be fetching it
-        if home.exists():
-            return home / MAIN
-        print("fetching Azurite once, which takes minutes", file=sys.stderr)
-        fetched = tempfile.mkdtemp(dir=cache, prefix="building-")
-        try:
-            _fetch(npm, fetched)
-            os.replace(fetched, home)
-        finally:
-            shutil.rmtree(fetched, ignore_errors=True)
-    return home / MAIN
-
-
-def _fetch(npm: str, directory: str) -> None:
+    print("fetching Azurite once, which takes minutes", file=sys.stderr)
+    new = directory / "azurite"
+    new.mkdir()
     # No dependency needs its install script.
     command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
     done = subprocess.run(
-        [*command, "--prefix", directory, f"azurite@{VERSION}"],
+        [*command, "--prefix", str(new), f"azurite@{VERSION}"],
         check=False,
-        cwd=directory,
+        cwd=new,
         capture_output=True,
         text=True,
     )
-    if done.returncode != 0 or not (Path(directory) / MAIN).exists():
+    if done.returncode != 0 or not (new / MAIN).exists():
         lines = (done.stderr + done.stdout).strip().splitlines() or ["no reason given"]
         raise UnavailableError(f"npm can't fetch Azurite: {lines[0]}")
+    return new
 
 
 def start() -> dict[str, str]:

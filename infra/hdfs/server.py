@@ -15,8 +15,6 @@ Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Java, no Maven, or t
 reach), otherwise it failed; the last line on stderr has the reason. `dfsadmin` returns that of Hadoop's command.
 """
 
-import fcntl
-import hashlib
 import http.client
 import json
 import os
@@ -24,7 +22,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +33,8 @@ from infra.common import (  # found by the line above
     MAX_START_S,
     UnavailableError,
     UsageError,
+    build_once,
+    digest,
     directory_of,
     fetch_jars,
     free_ports,
@@ -87,37 +86,30 @@ log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 
 def build() -> Path:
     """Directory of `jars/` and `formatted/`, made if it is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    home = cache / f"hdfs-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
-    if home.exists():
-        return home
+    return build_once("hdfs", digest(POM), _build)
+
+
+def _build(directory: Path) -> Path:
     java = java_program("HDFS")
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / "hdfs.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
-        if home.exists():
-            return home
-        with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
-            print("fetching the jars of Hadoop once, 115 MB", file=sys.stderr)
-            new = Path(directory) / "hdfs"
-            fetch_jars("HDFS", POM, new / "jars")
-            site = {"dfs.namenode.name.dir": (new / "formatted").as_uri()}
-            conf = Path(directory) / "conf"
-            conf.mkdir()
-            write_site(conf / "hdfs-site.xml", site)
-            formatted = subprocess.run(
-                [java, *JVM, "-cp", f"{conf}:{new}/jars/*", NAME_NODE, "-format"],
-                check=False,
-                cwd=directory,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-            )
-            if formatted.returncode != 0:
-                raise _failure("formatting", formatted.stderr)
-            os.replace(new, home)
-    return home
+    print("fetching the jars of Hadoop once, 115 MB", file=sys.stderr)
+    new = directory / "hdfs"
+    fetch_jars("HDFS", POM, new / "jars")
+    site = {"dfs.namenode.name.dir": (new / "formatted").as_uri()}
+    conf = directory / "conf"
+    conf.mkdir()
+    write_site(conf / "hdfs-site.xml", site)
+    formatted = subprocess.run(
+        [java, *JVM, "-cp", f"{conf}:{new}/jars/*", NAME_NODE, "-format"],
+        check=False,
+        cwd=directory,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if formatted.returncode != 0:
+        raise _failure("formatting", formatted.stderr)
+    return new
 
 
 def start() -> dict[str, str]:

@@ -15,15 +15,11 @@ Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Java, no Maven, or t
 failed; the last line on stderr has the reason.
 """
 
-import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
@@ -31,6 +27,8 @@ sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 from infra.common import (  # found by the line above
     MAX_START_S,
     UsageError,
+    build_once,
+    digest,
     directory_of,
     fetch_jars,
     free_ports,
@@ -70,33 +68,27 @@ appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
 
 def build() -> Path:
     """Directory of the broker's `jars/` and `formatted/`, made if it is not there."""
-    return _fetch_once("kafka", POM, "the jars of Kafka once, 45 MB", _format)
+    return build_once("kafka", digest(POM), _build_broker)
 
 
 def connector() -> Path:
     """Directory of the connector's `jars/`, which Spark needs in addition to its own, made if it is not there."""
-    return _fetch_once("spark-kafka", CONNECTOR_POM, "Spark's connector for Kafka once, 10 MB")
+    return build_once("spark-kafka", digest(CONNECTOR_POM), _build_connector)
 
 
-def _fetch_once(
-    name: str, pom: Path, subject: str, finish: Callable[[Path], object] = lambda _: None
-) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    home = cache / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
-    if home.exists():
-        return home
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
-        if home.exists():
-            return home
-        with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
-            print(f"fetching {subject}", file=sys.stderr)
-            new = Path(directory) / name
-            fetch_jars("Kafka", pom, new / "jars")
-            finish(new)
-            os.replace(new, home)
-    return home
+def _build_broker(directory: Path) -> Path:
+    print("fetching the jars of Kafka once, 45 MB", file=sys.stderr)
+    new = directory / "kafka"
+    fetch_jars("Kafka", POM, new / "jars")
+    _format(new)
+    return new
+
+
+def _build_connector(directory: Path) -> Path:
+    print("fetching Spark's connector for Kafka once, 10 MB", file=sys.stderr)
+    new = directory / "spark-kafka"
+    fetch_jars("Kafka", CONNECTOR_POM, new / "jars")
+    return new
 
 
 def _format(home: Path) -> None:

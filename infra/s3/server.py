@@ -14,16 +14,14 @@ Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Go, or the module is
 it failed; the last line on stderr has the reason.
 """
 
-import fcntl
-import hashlib
 import http.client
 import os
 import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
@@ -32,6 +30,8 @@ from infra.common import (  # found by the line above
     MAX_START_S,
     UnavailableError,
     UsageError,
+    build_once,
+    digest,
     directory_of,
     free_ports,
     kill,
@@ -54,39 +54,30 @@ REGION = "us-east-1"
 
 def build(name: str) -> Path:
     """Path of the server's program, built if it is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    if name == "sink":
-        package, version = "", hashlib.sha256(SINK.read_bytes()).hexdigest()[:16]
-    else:
-        package, version = PACKAGES[name].split("@")
-    program = cache / f"{name}-{version}"
-    if program.exists():
-        return program
+    version = digest(SINK) if name == "sink" else PACKAGES[name].split("@")[1]
+    return build_once(name, version, partial(_build, name))
+
+
+def _build(name: str, directory: Path) -> Path:
     go = shutil.which("go")
     if go is None:
         raise UnavailableError(f"{name} is built from source, and no go was found")
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
-        if program.exists():
-            return program
-        with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
-            environment = {**os.environ, "GOBIN": directory, "CGO_ENABLED": "0"}
-            options = ["-trimpath", "-ldflags=-s -w"]
-            if package:
-                module = f"{package.split('/cmd/')[0]}@{version}"
-                reached = _run([go, "list", "-m", module], directory, environment)
-                if reached.returncode != 0:
-                    raise UnavailableError(f"go can't reach {module}: {_last_line(reached.stderr)}")
-                print(f"building {name} once, which takes minutes", file=sys.stderr)
-                command = [go, "install", *options, PACKAGES[name]]
-            else:  # standard library only
-                command = [go, "build", *options, "-o", name, str(SINK.resolve())]
-            built = _run(command, directory, environment)
-            if built.returncode != 0:
-                sys.exit(f"{' '.join(command[:2])} failed: {built.stderr}")
-            os.replace(Path(directory) / name, program)
-    return program
+    environment = {**os.environ, "GOBIN": str(directory), "CGO_ENABLED": "0"}
+    options = ["-trimpath", "-ldflags=-s -w"]
+    if name == "sink":  # standard library only
+        command = [go, "build", *options, "-o", name, str(SINK.resolve())]
+    else:
+        package, version = PACKAGES[name].split("@")
+        module = f"{package.split('/cmd/')[0]}@{version}"
+        reached = _run([go, "list", "-m", module], directory, environment)
+        if reached.returncode != 0:
+            raise UnavailableError(f"go can't reach {module}: {_last_line(reached.stderr)}")
+        print(f"building {name} once, which takes minutes", file=sys.stderr)
+        command = [go, "install", *options, PACKAGES[name]]
+    built = _run(command, directory, environment)
+    if built.returncode != 0:
+        sys.exit(f"{' '.join(command[:2])} failed: {built.stderr}")
+    return directory / name
 
 
 def start(name: str) -> dict[str, str]:
@@ -178,7 +169,7 @@ def _is_ready(port: int) -> bool:
 
 
 def _run(
-    command: list[str], directory: str, environment: dict[str, str]
+    command: list[str], directory: Path, environment: dict[str, str]
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         command, check=False, cwd=directory, env=environment, capture_output=True, text=True

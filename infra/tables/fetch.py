@@ -8,35 +8,26 @@ Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Maven, or the jars a
 last line on stderr has the reason.
 """
 
-import fcntl
-import hashlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
-from infra.common import UsageError, fetch_jars, run  # found by the line above
+from infra.common import UsageError, build_once, digest, fetch_jars, run  # found by the line above
 
 POM = Path(__file__).parent / "pom.xml"
 
 
 def build() -> Path:
     """Directory of the jars, made if it is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    home = cache / f"tables-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
-    if home.exists():
-        return home
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / "tables.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
-        if not home.exists():
-            with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
-                print("fetching the jars of Delta and Iceberg once, 62 MB", file=sys.stderr)
-                fetch_jars("Delta and Iceberg", POM, Path(directory) / "jars")
-                os.replace(Path(directory) / "jars", home)
-    return home
+    return build_once("tables", digest(POM), _fetch)
+
+
+def _fetch(directory: Path) -> Path:
+    print("fetching the jars of Delta and Iceberg once, 62 MB", file=sys.stderr)
+    fetch_jars("Delta and Iceberg", POM, directory / "jars")
+    return directory / "jars"
 
 
 def _command(arguments: list[str]) -> dict[str, str]:

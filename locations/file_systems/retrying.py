@@ -117,23 +117,7 @@ class Retrier:
         A second attempt can find the file of an attempt whose answer was lost. It then raises a
         conflict, and the caller compares the data to find out whose file it is.
         """
-        unknown: list[OutcomeUnknownError] = []
-
-        def attempt_and_record() -> None:
-            try:
-                attempt()
-            except OutcomeUnknownError as error:
-                unknown.append(error)
-                raise
-
-        try:
-            self.call("publish", attempt_and_record, is_transient=_may_be_repeated)
-        except CheckpointConflictError:
-            raise
-        except CheckpointError as error:
-            if unknown and unknown[0] is not error:  # an earlier attempt may have done it
-                raise unknown[0] from error
-            raise
+        self.create("publish", attempt, lambda: False)
 
     def create(
         self,
@@ -161,7 +145,7 @@ class Retrier:
             try:
                 attempt()
             except OutcomeUnknownError as error:
-                unknown = error
+                unknown = unknown or error
                 raise
             except (CheckpointConflictError, CheckpointNotFoundError):
                 # An attempt whose answer was lost has created it: it has taken the name, or has
@@ -174,7 +158,7 @@ class Retrier:
         except CheckpointConflictError:
             raise  # another writer's file was there first
         except CheckpointError as error:
-            if unknown is not None and unknown is not error:
+            if unknown is not None and unknown is not error:  # an earlier attempt may have done it
                 raise unknown from error
             raise
 

@@ -43,7 +43,7 @@ def known_query(query: StreamingQuery) -> KnownQuery:
 
 def configuration() -> dict[str, str]:
     """Return Spark's configuration of this thread; empty without a classic session."""
-    session = _any_session()
+    session = _classic_session()
     if session is None:
         return {}
     # From the JVM: PySpark returns the same session in all threads, which may be the session of a batch.
@@ -52,7 +52,7 @@ def configuration() -> dict[str, str]:
 
 
 def active_query_ids() -> frozenset[str]:
-    session = _any_session()
+    session = _classic_session()
     if session is None:
         return frozenset()
     queries = session._jsparkSession.sharedState().activeStreamingQueries()
@@ -70,7 +70,7 @@ def state_repartitioner() -> Callable[[str, int], None]:
     Its arguments are the query's checkpointLocation and the number of partitions. Raises `InvalidRequestError` if this
     version of Spark, or the session, does not support that.
     """
-    manager = getattr(_any_session(), "_streamingCheckpointManager", None)
+    manager = getattr(_classic_session(), "_streamingCheckpointManager", None)
     if manager is None or not is_application_alive():
         message = "shuffle_partitions needs a classic session of Spark 4.2 or later in this process"
         raise InvalidRequestError(message)
@@ -115,7 +115,7 @@ _registered: "WeakKeyDictionary[SparkSession, set[type[DataSource]]]" = WeakKeyD
 
 def any_session() -> SparkSession:
     """Return the active session, or the one that this process created. Raises `InvalidRequestError`."""
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    session = _known_session()
     if session is None:
         raise InvalidRequestError(
             "a schema in place of rows needs a Spark session; create it before keyed(...)"
@@ -123,8 +123,12 @@ def any_session() -> SparkSession:
     return session
 
 
-def _any_session() -> SparkSession | None:
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+def _known_session() -> SparkSession | None:
+    return SparkSession.getActiveSession() or SparkSession._instantiatedSession
+
+
+def _classic_session() -> SparkSession | None:
+    session = _known_session()
     return session if hasattr(session, "_jsparkSession") else None
 
 

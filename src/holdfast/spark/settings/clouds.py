@@ -2,21 +2,23 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
 
-from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import AzureSettings, GcsSettings, ObjectStoreSettings
-from holdfast.redaction import redact
 from holdfast.spark.settings.setting import (
     BOOLEAN,
     ENDPOINT,
     PREFIX,
     Setting,
     SettingType,
+    Texts,
+    buckets_in,
     declared_settings,
     duration,
+    make_section,
     number,
+    parse_texts,
     size,
+    texts_of,
 )
 
 _HADOOP = "spark.hadoop."
@@ -26,11 +28,6 @@ _GCS_CONNECTOR = (f"{_HADOOP}fs.gs.", f"{_HADOOP}google.cloud.")
 
 _GCS_BUCKET = re.compile(r"gs://([^/@]+)(?:/|\Z)", re.IGNORECASE)
 _AZURE_CONTAINER = re.compile(r"(?:az|abfss?)://([^/]+)(?:/|\Z)", re.IGNORECASE)
-
-_Settings = TypeVar("_Settings", GcsSettings, AzureSettings)
-
-_Texts = dict[str, tuple[str, str]]
-"""By field of the settings: the key that was set, and its text."""
 
 
 def _common(cloud: str) -> dict[str, Setting]:
@@ -148,12 +145,11 @@ def gcs_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[st
     Raises:
         InvalidRequestError: A setting is not valid, even if no URI is in Google Cloud Storage.
     """
-    own = _own_texts(_GCS, configuration)
-    _settings(GcsSettings, _GCS, "Google Cloud Storage", own)
+    own = texts_of(_GCS, configuration)
+    _gcs("Google Cloud Storage", own)
     hadoop = _gcs_connector_texts(configuration, own)
     return {
-        bucket: _settings(GcsSettings, _GCS, f"bucket {bucket!r}", hadoop | own)
-        for bucket in _names(_GCS_BUCKET, uris)
+        bucket: _gcs(f"bucket {bucket!r}", hadoop | own) for bucket in buckets_in(_GCS_BUCKET, uris)
     }
 
 
@@ -163,57 +159,31 @@ def azure_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[
     Raises:
         InvalidRequestError: A setting is not valid, even if no URI is in Azure Storage.
     """
-    own = _own_texts(_AZURE, configuration)
-    _settings(AzureSettings, _AZURE, "Azure Storage", own)
+    own = texts_of(_AZURE, configuration)
+    _azure("Azure Storage", own)
     return {
-        container: _settings(
-            AzureSettings,
-            _AZURE,
-            f"container {container!r}",
-            _abfs_texts(configuration, container, own) | own,
+        container: _azure(
+            f"container {container!r}", _abfs_texts(configuration, container, own) | own
         )
-        for container in _names(_AZURE_CONTAINER, uris)
+        for container in buckets_in(_AZURE_CONTAINER, uris)
     }
 
 
 def check_cloud_settings(configuration: Mapping[str, str]) -> None:
     """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere."""
     for settings in (_GCS, _AZURE):
-        _parse(settings, _own_texts(settings, configuration))
+        parse_texts(settings, texts_of(settings, configuration))
 
 
-def _names(pattern: re.Pattern[str], uris: tuple[str | None, ...]) -> list[str]:
-    # Not of a URI with a secret, which the error would show as its bucket; it is refused where it is used.
-    matches = [pattern.match(uri) for uri in uris if uri and redact(uri) == uri]
-    return sorted({match[1] for match in matches if match is not None})
+def _gcs(subject: str, texts: Texts) -> GcsSettings:
+    return make_section(GcsSettings, parse_texts(_GCS, texts), subject, texts)
 
 
-def _own_texts(settings: Mapping[str, Setting], configuration: Mapping[str, str]) -> _Texts:
-    return {
-        name: (setting.name, configuration[setting.name])
-        for name, setting in settings.items()
-        if setting.name in configuration
-    }
+def _azure(subject: str, texts: Texts) -> AzureSettings:
+    return make_section(AzureSettings, parse_texts(_AZURE, texts), subject, texts)
 
 
-def _parse(settings: Mapping[str, Setting], texts: _Texts) -> dict[str, Any]:
-    return {name: settings[name].parse(text, key) for name, (key, text) in texts.items()}
-
-
-def _settings(
-    section: type[_Settings], settings: Mapping[str, Setting], subject: str, texts: _Texts
-) -> _Settings:
-    try:
-        return section(**_parse(settings, texts))
-    except InvalidRequestError as error:
-        if error.kind:
-            raise
-        keys = ", ".join(key for key, _ in texts.values())
-        message = f"invalid settings of {subject}: {error.args[0]}; these are set: {keys}"
-        raise InvalidRequestError(message, kind="setting") from error
-
-
-def _gcs_connector_texts(configuration: Mapping[str, str], own: _Texts) -> _Texts:
+def _gcs_connector_texts(configuration: Mapping[str, str], own: Texts) -> Texts:
     """Return the settings of Google's connector for Hadoop, for the settings that are not set.
 
     Source:
@@ -221,7 +191,7 @@ def _gcs_connector_texts(configuration: Mapping[str, str], own: _Texts) -> _Text
     """
     if own.keys() & {"endpoint", "credentials_file", "anonymous"}:
         return {}
-    texts: _Texts = {}
+    texts: Texts = {}
     kind = configuration.get(f"{_HADOOP}fs.gs.auth.type", "")
     for prefix in _GCS_CONNECTOR:
         key = f"{prefix}auth.service.account.json.keyfile"
@@ -236,7 +206,7 @@ def _gcs_connector_texts(configuration: Mapping[str, str], own: _Texts) -> _Text
     return texts
 
 
-def _abfs_texts(configuration: Mapping[str, str], container: str, own: _Texts) -> _Texts:
+def _abfs_texts(configuration: Mapping[str, str], container: str, own: Texts) -> Texts:
     """Return the credentials of Hadoop's ABFS driver for an account, if no credentials are set.
 
     Source:
@@ -268,7 +238,7 @@ def _abfs_texts(configuration: Mapping[str, str], container: str, own: _Texts) -
     return {field: text for field, text in texts.items() if text[1]}
 
 
-def _oauth_texts(option: Callable[[str], tuple[str, str]]) -> _Texts:
+def _oauth_texts(option: Callable[[str], tuple[str, str]]) -> Texts:
     client_id = option("account.oauth2.client.id")
     match option("account.oauth.provider.type")[1].rpartition(".")[2]:
         case "ClientCredsTokenProvider":

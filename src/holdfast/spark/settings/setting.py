@@ -4,13 +4,19 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.common import parse_duration_s
 from holdfast.errors import InvalidRequestError
+from holdfast.redaction import redact
 
 PREFIX = "spark.holdfast."
 LIST_HINT = "`holdfast settings` lists all settings"
+
+Texts = dict[str, tuple[str, str]]
+"""By field of a section of settings: the key that was set, and its text."""
+
+_Section = TypeVar("_Section")
 
 _BARE_PREFIX = PREFIX.removeprefix("spark.")
 
@@ -214,3 +220,46 @@ def _duration_text(seconds: float) -> str:
         if seconds % factor == 0:
             return f"{int(seconds) // factor}{unit}"
     return f"{seconds}s"
+
+
+def texts_of(settings: Mapping[str, Setting], configuration: Mapping[str, str]) -> Texts:
+    """Return the texts of the settings that are set, by field."""
+    return {
+        name: (setting.name, configuration[setting.name])
+        for name, setting in settings.items()
+        if setting.name in configuration
+    }
+
+
+def parse_texts(settings: Mapping[str, Setting], texts: Texts) -> dict[str, Any]:
+    """Return the values of texts, by field. Raises `InvalidRequestError` if one is not valid."""
+    return {name: settings[name].parse(text, key) for name, (key, text) in texts.items()}
+
+
+def make_section(
+    section: Callable[..., _Section], values: Mapping[str, Any], subject: str, texts: Texts
+) -> _Section:
+    """Make the settings of a store.
+
+    Args:
+        section: Their class.
+        values: The values by field.
+        subject: The part of the store that they are for, for errors.
+        texts: The texts that the values come from.
+
+    Raises:
+        InvalidRequestError: The values contradict each other, or one is out of range.
+    """
+    try:
+        return section(**values)
+    except InvalidRequestError as error:
+        keys = ", ".join(key for key, _ in texts.values())
+        message = f"invalid settings of {subject}: {error.args[0]}; these are set: {keys}"
+        raise InvalidRequestError(message, kind="setting") from error
+
+
+def buckets_in(pattern: re.Pattern[str], uris: Iterable[str | None]) -> list[str]:
+    """Return the buckets or containers of the URIs that match; the pattern's first group is the name."""
+    # Not of a URI with a secret, which the error would show as its bucket; it is refused where it is used.
+    matches = [pattern.match(uri) for uri in uris if uri and redact(uri) == uri]
+    return sorted({match[1] for match in matches if match is not None})

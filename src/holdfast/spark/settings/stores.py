@@ -3,9 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import (
     AzureSettings,
     GcsSettings,
@@ -15,7 +13,6 @@ from holdfast.locations.file_systems import (
     use_hdfs,
     use_s3,
 )
-from holdfast.redaction import redact
 from holdfast.spark.settings.clouds import (
     azure_settings,
     check_cloud_settings,
@@ -29,11 +26,16 @@ from holdfast.spark.settings.setting import (
     PREFIX,
     Setting,
     SettingType,
+    Texts,
+    buckets_in,
     choice,
     declared_settings,
     duration,
+    make_section,
     number,
+    parse_texts,
     size,
+    texts_of,
 )
 
 _HADOOP = "spark.hadoop."
@@ -54,9 +56,6 @@ _NOT_MIXED = (
 """Groups of fields that all come from Hadoop's settings, or none."""
 
 _BUCKET = re.compile(r"(?:fsspec\+)?s3a?://([^/@]+)(?:/|\Z)", re.IGNORECASE)
-
-_Texts = dict[str, tuple[str, str]]
-"""By field of `S3Settings`: the key that was set, and its text."""
 
 _ENCRYPTION = choice("AES256", "aws:kms", aliases={"sse-s3": "AES256", "sse-kms": "aws:kms"})
 
@@ -243,10 +242,8 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
     Raises:
         InvalidRequestError: A setting is not valid, even if no URI is in S3, or some contradict each other.
     """
-    own = _own_texts(configuration)
-    # Not of a URI with a secret, which the error would show as its bucket; it is refused where it is used.
-    matches = [_BUCKET.match(uri) for uri in uris if uri and redact(uri) == uri]
-    buckets = sorted({match[1] for match in matches if match is not None})
+    own = texts_of(_S3, configuration)
+    buckets = buckets_in(_BUCKET, uris)
     if not buckets:
         _settings("S3", own)  # they must be valid without Hadoop's settings
     return {
@@ -257,40 +254,23 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
 
 def check_store_settings(configuration: Mapping[str, str]) -> None:
     """Refuse values that are not valid whatever else is set; settings that they require may come from elsewhere."""
-    own = _own_texts(configuration)
-    _parse(own)
+    own = texts_of(_S3, configuration)
+    parse_texts(_S3, own)
     groups: frozenset[str] = frozenset().union(*_NOT_MIXED)
     _settings("S3", {name: text for name, text in own.items() if name not in groups})
     check_cloud_settings(configuration)
 
 
-def _own_texts(configuration: Mapping[str, str]) -> _Texts:
-    return {
-        name: (setting.name, configuration[setting.name])
-        for name, setting in _S3.items()
-        if setting.name in configuration
-    }
-
-
-def _parse(texts: _Texts) -> dict[str, Any]:
-    return {name: _S3[name].parse(text, key) for name, (key, text) in texts.items()}
-
-
-def _settings(subject: str, texts: _Texts) -> S3Settings:
-    values = _parse(texts)
+def _settings(subject: str, texts: Texts) -> S3Settings:
+    values = parse_texts(_S3, texts)
     if values.get("server_side_encryption") == "AES256":
         values.pop("kms_key", None)
     elif values.get("kms_key"):
         values["server_side_encryption"] = "aws:kms"
-    try:
-        return S3Settings(**values)
-    except InvalidRequestError as error:
-        keys = ", ".join(key for key, _ in texts.values())
-        message = f"invalid settings of {subject}: {error.args[0]}; these are set: {keys}"
-        raise InvalidRequestError(message, kind="setting") from error
+    return make_section(S3Settings, values, subject, texts)
 
 
-def _s3a_texts(configuration: Mapping[str, str], bucket: str, own: _Texts) -> _Texts:
+def _s3a_texts(configuration: Mapping[str, str], bucket: str, own: Texts) -> Texts:
     """Return Hadoop's S3A settings for the settings that are not set.
 
     Endpoint, credentials and encryption are never mixed: each group is either Holdfast's or Hadoop's.
@@ -299,7 +279,7 @@ def _s3a_texts(configuration: Mapping[str, str], bucket: str, own: _Texts) -> _T
         return {}
     groups = [group for group in _NOT_MIXED if group & own.keys()]
     excluded = own.keys() | frozenset().union(*groups)
-    texts: _Texts = {}
+    texts: Texts = {}
     for name, setting in _S3.items():
         if setting.s3a and name not in excluded:
             key, text = _s3a(configuration, bucket, setting.s3a)

@@ -86,7 +86,7 @@ def merge(
 ) -> Sink:
     """Merge the rows of each batch into an Iceberg table by a key: they replace, insert or delete the rows of their keys.
 
-    The rows of a batch are kept in Spark's cache for that time, because a MERGE reads them more than once. A batch that Spark
+    The rows of a batch are kept on the executors for that time, because a MERGE reads them more than once. A batch that Spark
     repeats after a crash is skipped, as long as its snapshot hasn't expired; later a repetition has the same result. The
     table is created if it doesn't exist. For rollbacks see `append_once`.
 

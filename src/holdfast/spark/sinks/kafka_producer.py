@@ -77,7 +77,7 @@ class TransactionalProducer:
             self._producer.init_transactions(timeout_s)
             # Closed at once: while a broker is down, it would log its attempts to connect.
             with closing(confluent_kafka.Consumer(consumer_settings | logger)) as consumer:
-                self.progress = self._patiently(self._read_progress, consumer)
+                self.progress = self._coordinator_retries(self._read_progress, consumer)
                 self._group_metadata = consumer.consumer_group_metadata()
         except confluent_kafka.KafkaException as error:
             raise _unavailable_error(error) from error
@@ -90,7 +90,7 @@ class TransactionalProducer:
         return known.offset if known.offset >= 0 else None
 
     @property
-    def _patiently(self) -> Retrying:
+    def _coordinator_retries(self) -> Retrying:
         """Retries while the broker that coordinates the group is not ready, as in a new cluster or after a failure."""
         errors = self._kafka.KafkaError
         not_ready = {

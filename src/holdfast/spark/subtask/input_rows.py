@@ -52,8 +52,7 @@ class InputRows:
         is_late = pc.less(marks, -self._parallelism)
         self.late += pc.sum(is_late).as_py()
         if self.late_output is not None:
-            late = rows.filter(
-                is_late
-            )  # the rows of an initial state have columns that no late row needs
+            # The rows of an initial state have columns that no late row needs.
+            late = rows.filter(is_late)
             self.late_output.emit(late.select(self.late_output.names))
         return rows.filter(pc.greater_equal(marks, 0))
