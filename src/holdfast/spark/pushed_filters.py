@@ -19,7 +19,7 @@ def keys_in(filters: Iterable[Any], key: pa.Schema) -> tuple[pa.Array, ...] | No
 
     The keys are columns, one for each of `key`.
     """
-    values: dict[str, list[Any]] = {}
+    values: dict[str, Sequence[Any]] = {}
     for each in filters:
         name, wanted = _values(each)
         if name in key.names and wanted is not None:
@@ -43,7 +43,7 @@ def keys_in(filters: Iterable[Any], key: pa.Schema) -> tuple[pa.Array, ...] | No
 
 def _values(each: Any) -> tuple[str, Sequence[Any] | None]:
     """Return the column that a filter compares, and the values that pass it; None if they are not a list."""
-    path = getattr(each, "attribute", ())
+    path: Sequence[str] = getattr(each, "attribute", ())
     if len(path) != 1:
         return "", None
     match type(each).__name__:
