@@ -43,7 +43,7 @@ class JsonGcs(MemoryGcs):
             return super().answer(request, body)
         bucket, key = named[1], named[2]
         if request.path.startswith("/upload"):
-            return self._upload(request, bucket, body)
+            return self._receive(request, bucket, body)
         if key is None:
             prefix = request.query.get("prefix", "")
             items = [self._description(bucket, key) for key in self.keys(bucket, prefix)]
@@ -52,7 +52,7 @@ class JsonGcs(MemoryGcs):
             return super().answer(replace(request, path=f"/{bucket}/{key}", query={}), b"")
         return _json(self._description(bucket, key))
 
-    def _upload(self, request: HttpRequest, bucket: str, body: bytes) -> Answer:
+    def _receive(self, request: HttpRequest, bucket: str, body: bytes) -> Answer:
         if request.query.get("uploadType") == "multipart":
             _, head, rest = body.split(b"\n\n", 2)
             key = json.loads(head.partition(b"\n")[0])["name"]
