@@ -39,7 +39,7 @@ def test_suitable_store_meets_all_requirements(
     uri = f"s3://{memory_bucket.name}/new"
     assert main(["probe", uri, "--json", *options_for(memory_bucket)]) == 0
     assert set(json.loads(capsys.readouterr().out).values()) == {"yes"}
-    assert memory_bucket.keys() == memory_bucket.uploads() == []
+    assert (memory_bucket.keys(), memory_bucket.uploads()) == ([], [])
 
 
 @pytest.mark.parametrize(
