@@ -68,7 +68,7 @@ kills: setup java s3-servers ## kill each of the demo's jobs KILLS=50 times at r
 	HOLDFAST_KILLS=$(KILLS) $(BIN)/pytest -s integration_tests/test_random_kills.py $(ARGS)
 
 .PHONY: proof
-proof: setup java s3-servers ## try to refute what Holdfast promises, and write docs/proof.md; ARGS=--short takes a minute of CPU
+proof: setup java s3-servers azure-server ## try to refute what Holdfast promises, and write docs/proof.md; ARGS=--short takes a minute of CPU
 	PYTHONPATH=tests $(BIN)/python -m proof $(ARGS)
 
 # A package of compiled code for Linux, which only this needs, so it is not locked.
