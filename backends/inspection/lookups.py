@@ -224,8 +224,8 @@ class _OpenState:
             columns = list(map(pa.concat_arrays, zip(*rows, strict=True)))
             works = list(self._works(Keys.of(columns, self.readable.max_parallelism)))
             with explain_deletion(self.pointer):
-                found = map_in_parallel(self._read, works, max_threads=self._threads)
-            batches = [batch for each in found for batch in each]
+                results = map_in_parallel(self._read, works, max_threads=self._threads)
+            batches = [batch for result in results for batch in result]
         return FoundRows(
             pa.Table.from_batches(batches, self.readable.schema),
             self.checkpoint_id,

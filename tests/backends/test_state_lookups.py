@@ -31,8 +31,8 @@ def leases(pointer: str) -> int:
     return sum("_lease-" in file for file in files_below(pointer))
 
 
-def same_rows(one: pa.Table, other: pa.Table) -> bool:
-    return sorted(map(repr, one.to_pylist())) == sorted(map(repr, other.to_pylist()))
+def same_rows(first: pa.Table, second: pa.Table) -> bool:
+    return sorted(map(repr, first.to_pylist())) == sorted(map(repr, second.to_pylist()))
 
 
 @pytest.mark.parametrize("name", KEYED_CONTENT)
@@ -43,12 +43,12 @@ def test_looked_up_rows_equal_those_of_a_read(memory_directory: str, name: str) 
         state = next(row for row in holdfast.states(pointer)["state"].to_pylist() if "timer" in row)
     with open_state(pointer, "op", state) as lookup:
         for user in KEYED_NAMES:
-            found = lookup.get({"user": user})
+            answer = lookup.get({"user": user})
             expected = read_state(pointer, "op", state, key={"user": user})
-            assert found.rows.num_rows
-            assert same_rows(found.rows, expected)
-            assert found.rows.schema == lookup.schema
-        assert lookup.get("nobody").rows.num_rows == 0
+            assert answer.rows.num_rows
+            assert same_rows(answer.rows, expected)
+            assert answer.rows.schema == lookup.schema
+        assert lookup.get("zoe").rows.num_rows == 0
         assert same_rows(lookup.get_many(KEYED_NAMES).rows, read_state(pointer, "op", state))
         twice = lookup.get_many([*KEYED_NAMES, *KEYED_NAMES]).rows
         assert same_rows(twice, read_state(pointer, "op", state))
@@ -61,15 +61,15 @@ def test_keys_of_every_type_are_found(memory_directory: str, kind: str) -> None:
     pointer = write_keys(memory_directory, schema, keys)
     with open_state(pointer, state="value") as lookup:
         for number, key in enumerate(keys):
-            found = lookup.get(dict(zip(schema.names, key, strict=True)))
-            assert found.rows["value"].to_pylist() == [number]
+            answer = lookup.get(dict(zip(schema.names, key, strict=True)))
+            assert answer.rows["value"].to_pylist() == [number]
 
 
 def test_answer_names_its_checkpoint(memory_directory: str) -> None:
     pointer = write_keys(memory_directory, *KEYS_OF_TYPES["string"], checkpoint_id=7)
     with open_state(f"{memory_directory}/job", state="value") as lookup:
-        found = lookup.get("a")
-    assert (found.checkpoint_id, found.completed_ms, found.pointer) == (7, 7000, pointer)
+        answer = lookup.get("a")
+    assert (answer.checkpoint_id, answer.completed_ms, answer.pointer) == (7, 7000, pointer)
 
 
 def test_lookup_follows_the_newest_checkpoint(memory_directory: str) -> None:
@@ -82,8 +82,8 @@ def test_lookup_follows_the_newest_checkpoint(memory_directory: str) -> None:
         clock.advance(4.9)
         assert lookup.get("a").checkpoint_id == 1
         clock.advance(0.1)
-        found = lookup.get("a")
-        assert (found.checkpoint_id, found.rows["value"].to_pylist()) == (2, [1])
+        answer = lookup.get("a")
+        assert (answer.checkpoint_id, answer.rows["value"].to_pylist()) == (2, [1])
         assert (leases(first), leases(second)) == (0, 1)
         clock.advance(5.0)
         assert lookup.get("a").checkpoint_id == 2
@@ -177,7 +177,7 @@ def test_key_of_another_type_is_refused(memory_directory: str) -> None:
             lookup.get({"other": 1})
 
 
-def test_cache_drops_the_blocks_that_were_used_least_recently() -> None:
+def test_full_cache_drops_the_oldest_block() -> None:
     cache = BlockCache(max_bytes=30)
     for number in range(3):
         cache.put("s", number, pa.py_buffer(bytes([number]) * 10))

@@ -37,7 +37,7 @@ class BlockCache:
             return blocks
 
     def put(self, segment: str, number: int, block: pa.Buffer) -> None:
-        """Keep a block, which must have memory of its own."""
+        """Keep a block, which must not share memory with other blocks."""
         with self._lock:
             known = self._blocks.pop((segment, number), None)
             self._bytes += block.size - (known.size if known is not None else 0)

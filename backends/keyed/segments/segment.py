@@ -286,7 +286,7 @@ class StoredSegment:
         size = self._trailer.block_bytes
         numbers = range(offset // size, -(-(offset + length) // size))
         cached = self._cache.get(self.name, numbers) if self._cache is not None else None
-        data = self._read_blocks(numbers) if cached is None else _joined(cached)
+        data = self._read_blocks(numbers) if cached is None else _join(cached)
         return data.slice(offset - numbers.start * size, length)
 
     def _read_blocks(self, numbers: range) -> pa.Buffer:
@@ -367,7 +367,7 @@ class _LoadedBytes:
         return self.segment.corrupted_error(message)
 
 
-def _joined(blocks: list[pa.Buffer]) -> pa.Buffer:
+def _join(blocks: list[pa.Buffer]) -> pa.Buffer:
     return blocks[0] if len(blocks) == 1 else pa.py_buffer(b"".join(blocks))
 
 
