@@ -26,6 +26,7 @@ _GROUPS = {
     "spark.holdfast.": "Checkpoints and savepoints",
     "spark.holdfast.state.": "State",
     "spark.holdfast.state.backend.rocksdb.": "RocksDB",
+    "spark.holdfast.metrics.": "Metrics, spans and log",
     "spark.holdfast.s3.": "S3",
 }
 """Headings by the beginning of a key; the longest one that matches counts."""
