@@ -25,7 +25,7 @@ from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, settings_of
 from servers.tables import table_jars
 
-from docs.generate import commands_page, settings_page, support_matrix
+from docs.generate import commands_page, metrics_page, settings_page, support_matrix
 from docs.pictures import PICTURES, Picture
 from holdfast import read_state, subtasks
 from holdfast.locations import use_s3
@@ -264,7 +264,8 @@ def name_service(without_maven: None, tmp_path: Path) -> Iterator[HdfsServer]:
 
 
 @pytest.mark.parametrize(
-    ("page", "made"), [("cli.md", commands_page), ("settings.md", settings_page)]
+    ("page", "made"),
+    [("cli.md", commands_page), ("metrics.md", metrics_page), ("settings.md", settings_page)],
 )
 def test_a_generated_page_is_up_to_date(page: str, made: Callable[[], str]) -> None:
     assert (ROOT / "docs" / page).read_text() == made(), "run `make docs`"

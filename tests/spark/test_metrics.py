@@ -125,15 +125,15 @@ def test_samples_are_those_of_the_checkpoint(memory_directory: str) -> None:
     values = MetricValues()
     values.record([*checkpoint_samples(batch), *subtask_samples(batch.completed)])
     metadata = batch.completed.metadata
-    found = numbers(values)
-    assert found["holdfast_checkpoints_completed_total"] == 1
-    assert found["holdfast_last_checkpoint_duration_seconds"] == 2
+    shown = numbers(values)
+    assert shown["holdfast_checkpoints_completed_total"] == 1
+    assert shown["holdfast_last_checkpoint_duration_seconds"] == 2
     assert (
-        found["holdfast_last_checkpoint_completed_timestamp_seconds"] == metadata.created_ms / 1000
+        shown["holdfast_last_checkpoint_completed_timestamp_seconds"] == metadata.created_ms / 1000
     )
-    assert found["holdfast_restarts_total"] == metadata.epoch - 1 == 0
-    assert found["holdfast_operator_parallelism"] == 2
-    assert found["holdfast_state_bytes"] == metadata.state_bytes
+    assert shown["holdfast_restarts_total"] == metadata.epoch - 1 == 0
+    assert shown["holdfast_operator_parallelism"] == 2
+    assert shown["holdfast_state_bytes"] == metadata.state_bytes
     distribution = values.read().distributions[d.CHECKPOINT_DURATION]["job",]
     assert (sum(distribution.counts), distribution.sum) == (1, 2)
 
@@ -239,10 +239,10 @@ def test_spans_have_the_names_and_times_of_the_checkpoint(
     metrics.reporter.wait()
     spans.flush()
     request = ExportTraceServiceRequest.FromString(receiver.bodies["/v1/traces"])
-    found = request.resource_spans[0].scope_spans[0].spans
-    roots = [span for span in found if not span.parent_span_id]
+    exported = request.resource_spans[0].scope_spans[0].spans
+    roots = [span for span in exported if not span.parent_span_id]
     started, failed, completed = sorted(roots, key=lambda span: span.end_time_unix_nano)
-    names = {span.name for span in found}
+    names = {span.name for span in exported}
     assert {"JobInitialization", "ReadMetadata", "AssignState", "Checkpoint"} <= names
     assert started.end_time_unix_nano - started.start_time_unix_nano == 25_000_000
     attributes = {each.key: each.value for each in completed.attributes}

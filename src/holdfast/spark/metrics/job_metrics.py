@@ -1,4 +1,4 @@
-"""What a job reports to its metrics: the start of a run, completed and failed checkpoints, sweeps."""
+"""Reports of a job to its metrics: the start of a run, completed and failed checkpoints, sweeps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class JobMetrics:
     """Metrics and spans of one run of a job. Its methods only queue; they neither raise nor wait.
 
     Attributes:
-        spans: The destination of spans; None if there is none.
+        spans: The destination of spans; None without a destination.
     """
 
     reporter: Reporter
@@ -46,7 +46,7 @@ class JobMetrics:
 
     @classmethod
     def open(cls, settings: MetricsSettings, job_id: str, clock: Clock) -> Self | None:
-        """Open the destinations of the settings; None if there are none. Raises `InvalidRequestError`."""
+        """Open the destinations of the settings; None without one. Raises `InvalidRequestError`."""
         if not settings.is_enabled:
             return None
         reporter = process_reporter()

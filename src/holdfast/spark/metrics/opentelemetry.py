@@ -12,6 +12,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -20,7 +21,10 @@ from holdfast.spark.metrics.definitions import METRICS, Metric
 from holdfast.spark.metrics.spans import SpanTree
 from holdfast.spark.metrics.values import MetricValues, Sample
 
-EXPORT_TIMEOUT_S = 5.0
+EXPORT_TIMEOUT_S = 5
+
+# Providers have no exit handler, which would wait for a collector that does not answer: the reporter flushes them, for
+# a limited time.
 _SCOPE = "holdfast"
 
 
@@ -34,7 +38,17 @@ class MetricExport:
 
     def __init__(self, values: MetricValues, reader: MetricReader) -> None:
         self._values = values
-        self._provider = MeterProvider([reader], resource=_resource())
+        views = [
+            View(
+                instrument_name=metric.name,
+                aggregation=ExplicitBucketHistogramAggregation(metric.buckets),
+            )
+            for metric in METRICS
+            if metric.type == "histogram"
+        ]
+        self._provider = MeterProvider(
+            [reader], resource=_resource(), views=views, shutdown_on_exit=False
+        )
         meter = self._provider.get_meter(_SCOPE)
         self._histograms: dict[Metric, Histogram] = {}
         for metric in METRICS:
@@ -49,10 +63,7 @@ class MetricExport:
     def _create(self, meter: Meter, metric: Metric) -> None:
         if metric.type == "histogram":
             self._histograms[metric] = meter.create_histogram(
-                metric.name,
-                metric.unit,
-                metric.meaning,
-                explicit_bucket_boundaries_advisory=metric.buckets,
+                metric.name, metric.unit, metric.meaning
             )
             return
         create = (
@@ -75,14 +86,13 @@ class MetricExport:
                 self._histograms[metric].record(value, attributes)
 
     def flush(self) -> None:
-        self._provider.force_flush(1000 * int(EXPORT_TIMEOUT_S))
+        self._provider.force_flush(1000 * EXPORT_TIMEOUT_S)
 
 
 class SpanExport:
     """Exports trees of spans."""
 
     def __init__(self, processor: SpanProcessor) -> None:
-        # Without its own handler at the exit of the process, which would wait for a collector that does not answer.
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(_SCOPE)
@@ -109,4 +119,4 @@ class SpanExport:
         span.end(int(1e6 * tree.end_ms))
 
     def flush(self) -> None:
-        self._provider.force_flush(1000 * int(EXPORT_TIMEOUT_S))
+        self._provider.force_flush(1000 * EXPORT_TIMEOUT_S)

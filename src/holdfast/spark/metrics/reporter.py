@@ -29,12 +29,17 @@ EXIT_TIMEOUT_S = 5.0
 class Reporter:
     """Runs work on one daemon thread, and writes the metrics to their destinations once in an interval.
 
-    No method raises an error of that work, or waits for it. Errors are counted, and those of one kind are logged once.
+    No method raises an error of that work. Errors are counted, and those of one kind are logged once.
+
+    Attributes:
+        exports: Receive each sample of a histogram.
+        flushes: Called when the process ends.
     """
 
     def __init__(self, *, max_events: int = MAX_EVENTS) -> None:
         self.values = MetricValues()
         self.exports: list[MetricExport] = []
+        self.flushes: list[Callable[[], None]] = []
         self._dropped = 0
         self._errors = 0
         self._logged: set[tuple[str, type[BaseException]]] = set()
@@ -75,11 +80,6 @@ class Reporter:
         """Wait until all work that was submitted so far has run, and outputs that are due are written."""
         self._events.join()
 
-    def write_outputs(self) -> None:
-        """Write all outputs now, on the reporter's thread, and wait for that."""
-        self.submit("outputs", lambda: self._write_outputs(all_of_them=True))
-        self.wait()
-
     def close(self) -> None:
         """Run the remaining work and write all outputs, for a limited time; for the end of the process."""
         if self._thread is None:
@@ -110,6 +110,8 @@ class Reporter:
             try:
                 if event is None:
                     self._write_outputs(all_of_them=True)
+                    for flush in self.flushes:
+                        self._attempt("flush", flush)
                     return
                 self._attempt(*event)
                 self._write_outputs()
@@ -203,8 +205,12 @@ def open_destinations(
         export = _METRIC_EXPORTS.get(endpoint, make)
         if export not in reporter.exports:
             reporter.exports.append(export)
+            reporter.flushes.append(export.flush)
     if endpoint := settings.spans_endpoint:
-        return _SPAN_EXPORTS.get(endpoint, partial(opentelemetry.SpanExport.to_endpoint, endpoint))
+        spans = _SPAN_EXPORTS.get(endpoint, partial(opentelemetry.SpanExport.to_endpoint, endpoint))
+        if spans.flush not in reporter.flushes:
+            reporter.flushes.append(spans.flush)
+        return spans
     return None
 
 

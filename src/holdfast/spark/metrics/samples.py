@@ -1,4 +1,4 @@
-"""The samples of a completed checkpoint: what its metadata and the reports of its subtasks say."""
+"""The samples of a completed checkpoint: from its metadata and the reports of its subtasks."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ TIMERS = "keyed timers"
 
 @dataclass(frozen=True, slots=True)
 class CompletedBatch:
-    """A completed checkpoint, and how its subtasks came to it.
+    """A completed checkpoint, with the reports of its subtasks.
 
     Attributes:
         assigned: The state from which subtasks were restored, by the operator's uid.

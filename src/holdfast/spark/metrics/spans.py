@@ -46,7 +46,7 @@ class Initialization:
         start_ms: Time at its start, in milliseconds since 1970.
         read_ms: Duration in which checkpoints were read and the job was claimed.
         assign_ms: Duration in which state was assigned.
-        restored: The checkpoint from which state is restored; None if there is none.
+        restored: The checkpoint from which state is restored, or None.
     """
 
     job_id: str

@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Distribution:
-    """The values of a histogram: the number in each bucket, the last of which has no bound, and their sum."""
+    """The values of a histogram: the number in each bucket, and their sum. The last bucket has no bound."""
 
     counts: list[int]
     sum: float = 0.0

@@ -13,7 +13,7 @@ A new setting is one declaration and an argument in `builder`.
 
 from holdfast.spark.settings.builder import SettingArguments, configure
 from holdfast.spark.settings.clouds import cloud_settings_table
-from holdfast.spark.settings.metrics import METRICS, LogFormat, MetricsSettings
+from holdfast.spark.settings.metrics import LogFormat, MetricsSettings
 from holdfast.spark.settings.setting import PREFIX, Setting, nearest
 from holdfast.spark.settings.settings import Settings, StateSettings, check_settings, settings_table
 from holdfast.spark.settings.stores import Stores, is_of_stores, s3_settings, s3_settings_table

@@ -18,10 +18,10 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """The destinations of metrics and spans; without one there are none.
+    """The destinations of metrics and spans, which are optional.
 
     Attributes:
-        ports: The first and the last port of which Prometheus' page gets the first free one.
+        ports: The first and the last port of a range; the first free one is for Prometheus.
     """
 
     ports: tuple[int, int] | None = None
