@@ -25,7 +25,15 @@ from holdfast.backends.inspection.keyed_writing import (
     write_partitioned_tables,
 )
 from holdfast.backends.inspection.operator_writing import StateRows, write_states
-from holdfast.backends.inspection.reading import Raw, iter_state, read_state, readable_state, states
+from holdfast.backends.inspection.reading import (
+    Raw,
+    at_keys,
+    iter_state,
+    key_schema,
+    read_state,
+    readable_state,
+    states,
+)
 from holdfast.backends.inspection.state_check import RestoreOutcome, StateCheck, check_restore
 from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn, StatePart
 
@@ -41,6 +49,7 @@ __all__ = [
     "StatePart",
     "StateRows",
     "StoredState",
+    "at_keys",
     "check_restore",
     "compare_files",
     "compare_states",
@@ -49,6 +58,7 @@ __all__ = [
     "empty_backend",
     "is_keyed",
     "iter_state",
+    "key_schema",
     "read_state",
     "readable_state",
     "shown_schema",

@@ -78,14 +78,16 @@ def _same_table(
     subtask: int,
     native: SegmentsStateHandle,
     name: str,
-    key: tuple[pa.Array, ...] | None,
+    keys: tuple[pa.Array, ...] | None,
     max_parallelism: int,
 ) -> StatePart:
     """Open a table in another process, on a host that may lack the files that were written from RocksDB files."""
     parts = {known: part for known, _, part in tables_of(subtask, native)}
     part = parts.get(name) or parts[None]
     return (
-        replace(part, key=key, max_parallelism=max_parallelism) if isinstance(part, Table) else part
+        replace(part, keys=keys, max_parallelism=max_parallelism)
+        if isinstance(part, Table)
+        else part
     )
 
 
@@ -95,8 +97,8 @@ class Table:
 
     Attributes:
         native: The checkpoint's handle to the rows, if they are in RocksDB files.
-        key: The key whose rows are read: its columns, of one row each; None for all keys.
-        max_parallelism: Number of key groups of the job, used only for a single key.
+        keys: The keys whose rows are read: their columns, of a row for each; None for all keys.
+        max_parallelism: Number of key groups of the job, used only with `keys`.
     """
 
     subtask: int
@@ -104,14 +106,14 @@ class Table:
     name: str
     table: TableManifest
     native: SegmentsStateHandle | None = None
-    key: tuple[pa.Array, ...] | None = None
+    keys: tuple[pa.Array, ...] | None = None
     max_parallelism: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the handle to RocksDB files instead of the rows: tasks read the files themselves."""
         if self.native is None:
             return Table, tuple(getattr(self, field.name) for field in fields(self))
-        return _same_table, (self.subtask, self.native, self.name, self.key, self.max_parallelism)
+        return _same_table, (self.subtask, self.native, self.name, self.keys, self.max_parallelism)
 
     @property
     def elements(self) -> int:
@@ -146,18 +148,25 @@ class Table:
                     columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
                 yield pa.record_batch(columns, schema=stored)
 
-    def at_key(self, key: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
-        """Return the part with only the rows of a key; None if the key belongs to another subtask."""
-        group = Keys.of(key, max_parallelism).key_groups[0]
-        if group not in KeyGroupRange(*self.handle.key_groups):
+    def at_keys(self, keys: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
+        """Return the part with only the rows of keys; None if all of them belong to other subtasks."""
+        different = Keys.of(keys, max_parallelism)
+        groups = different.key_groups[different.codes]
+        first, last = self.handle.key_groups
+        mine = pa.array((groups >= first) & (groups <= last))
+        if not mine.true_count:
             return None
-        return replace(self, key=key, max_parallelism=max_parallelism)
+        keys = tuple(column.filter(mine) for column in keys)
+        return replace(self, keys=keys, max_parallelism=max_parallelism)
 
     def _rows(self, table: RestoredTable) -> Iterator[TableRows]:
         migration = _migration_to(table.spec)
-        if self.key is None:
-            return table.rows(migration=migration)
-        return rows_of_key(table, self.key, self.max_parallelism, migration=migration)
+        if self.keys is None:
+            yield from table.rows(migration=migration)
+            return
+        for row in range(len(self.keys[0])):
+            key = [column.slice(row, 1) for column in self.keys]
+            yield from rows_of_key(table, key, self.max_parallelism, migration=migration)
 
 
 @dataclass(frozen=True, slots=True)
