@@ -26,7 +26,7 @@ from holdfast.spark.metrics import definitions as d
 from holdfast.spark.metrics.opentelemetry import MetricExport, SpanExport
 from holdfast.spark.metrics.prometheus import push, serve, write_textfile
 from holdfast.spark.metrics.reporter import Reporter, open_destinations
-from holdfast.spark.metrics.samples import checkpoint_samples, subtask_samples
+from holdfast.spark.metrics.samples import checkpoint_samples, lag_samples, subtask_samples
 from holdfast.spark.metrics.values import MAX_SERIES, MetricValues, Sample
 from holdfast.spark.settings import MetricsSettings, Settings
 from holdfast.testing import ManualClock
@@ -310,7 +310,18 @@ def test_queries_of_a_driver_share_the_port(port: int) -> None:
 
 
 def test_no_destination_means_no_metrics() -> None:
-    assert JobMetrics.open(MetricsSettings(), "job", SYSTEM_CLOCK) is None
+    assert JobMetrics.open(MetricsSettings(), "job", SYSTEM_CLOCK, lambda: None) is None
+
+
+def test_lag_of_partitioned_sources_is_counted() -> None:
+    progress = """{"sources": [
+        {"description": "rate", "endOffset": 7, "latestOffset": 9},
+        {"description": "Kafka", "endOffset": {"orders": {"0": 5, "1": 8}},
+         "latestOffset": {"orders": {"0": 15, "1": 8, "2": 4}}},
+        {"description": "files", "endOffset": {"logOffset": 4}, "latestOffset": null}
+    ]}"""
+    assert list(lag_samples("job", progress)) == [Sample(d.SOURCE_LAG, ("job", "1"), 14)]
+    assert list(lag_samples("job", None)) == []
 
 
 def test_json_log_has_the_names_of_the_metrics(

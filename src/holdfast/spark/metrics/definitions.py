@@ -115,6 +115,15 @@ WATERMARK = Metric(
     "s",
     "Watermark of the last completed batch, in seconds since 1970; absent without a watermark.",
 )
+SOURCE_LAG = Metric(
+    "holdfast_source_lag_rows",
+    "gauge",
+    "row",
+    "Rows of a Kafka source that the query has not read yet: the latest offsets less the end offsets in Spark's last "
+    "progress, which is that of the batch before. `source` is the number of the source in the query, from 0. Updated once in "
+    "`spark.holdfast.metrics.interval`; absent for other sources, and with Spark Connect.",
+    (JOB, "source"),
+)
 SWEPT_FILES = Metric(
     "holdfast_swept_files_total",
     "counter",

@@ -11,6 +11,7 @@ from holdfast.spark.metrics.reporter import Reporter, open_destinations, process
 from holdfast.spark.metrics.samples import (
     CompletedBatch,
     checkpoint_samples,
+    lag_samples,
     state_samples,
     subtask_samples,
 )
@@ -35,22 +36,31 @@ class JobMetrics:
 
     Attributes:
         spans: The destination of spans; None without a destination.
+        last_progress: Returns the JSON of Spark's last progress, if it is known.
     """
 
     reporter: Reporter
     settings: MetricsSettings
     clock: Clock
     spans: "SpanExport | None" = None
+    last_progress: Callable[[], str | None] = lambda: None
     _last_completed_ms: int = field(default=0, init=False)
     _states_due_s: float = field(default=0.0, init=False)
 
     @classmethod
-    def open(cls, settings: MetricsSettings, job_id: str, clock: Clock) -> Self | None:
+    def open(
+        cls,
+        settings: MetricsSettings,
+        job_id: str,
+        clock: Clock,
+        last_progress: Callable[[], str | None],
+    ) -> Self | None:
         """Open the destinations of the settings; None without one. Raises `InvalidRequestError`."""
         if not settings.is_enabled:
             return None
         reporter = process_reporter()
-        return cls(reporter, settings, clock, open_destinations(settings, job_id, reporter, clock))
+        spans = open_destinations(settings, job_id, reporter, clock)
+        return cls(reporter, settings, clock, spans, last_progress)
 
     def report_start(self, run: Initialization) -> None:
         """Report that a run was started."""
@@ -78,6 +88,7 @@ class JobMetrics:
         now_s = self.clock.monotonic_s()
         if now_s >= self._states_due_s:
             samples += state_samples(batch.completed)
+            samples += lag_samples(metadata.job_id, self.last_progress())
             self._states_due_s = now_s + self.settings.interval_s
         self.reporter.record(samples)
         self._export(lambda: checkpoint_span(batch))

@@ -3,9 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from holdfast.backends.assignment import AssignedOperator
 from holdfast.backends.inspection import states_of
+from holdfast.common import json_decoder
 from holdfast.errors import CheckpointError
 from holdfast.locations.metadata import StoredOperator, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
@@ -13,6 +17,9 @@ from holdfast.spark.metrics import definitions as d
 from holdfast.spark.metrics.values import Sample
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import checkpoint_statistics, find_progress
+
+Offsets = dict[str, dict[str, int]]
+"""Offsets by topic and partition."""
 
 TIMERS = "keyed timers"
 
@@ -150,6 +157,46 @@ def state_samples(completed: CompletedCheckpoint) -> Iterator[Sample]:
         timers = sum(count for kind, count in elements if kind == TIMERS)
         yield Sample(d.STATE_ROWS, (job_id, uid), rows)
         yield Sample(d.TIMERS_PENDING, (job_id, uid), timers)
+
+
+def lag_samples(job_id: str, progress: str | None) -> Iterator[Sample]:
+    """Return the lag of each source with partitioned offsets, from the JSON of Spark's progress."""
+    for index, source in enumerate(_decode_progress(progress).sources if progress else ()):
+        if source.latest and source.end:
+            lag = sum(
+                latest - source.end.get(topic, {}).get(partition, 0)
+                for topic, partitions in source.latest.items()
+                for partition, latest in partitions.items()
+            )
+            yield Sample(d.SOURCE_LAG, (job_id, str(index)), max(0, lag))
+
+
+class _Source(msgspec.Struct):
+    latest_offset: Any = msgspec.field(default=None, name="latestOffset")
+    end_offset: Any = msgspec.field(default=None, name="endOffset")
+
+    @property
+    def latest(self) -> Offsets | None:
+        return _offsets_by_partition(self.latest_offset)
+
+    @property
+    def end(self) -> Offsets | None:
+        return _offsets_by_partition(self.end_offset)
+
+
+class _Progress(msgspec.Struct):
+    sources: tuple[_Source, ...] = ()
+
+
+_decode_progress = json_decoder(_Progress).decode
+
+
+def _offsets_by_partition(offsets: Any) -> Offsets | None:
+    """Return the offsets by topic and partition; None if they have another form, as those of other sources."""
+    try:
+        return msgspec.convert(offsets, Offsets)
+    except msgspec.ValidationError:
+        return None
 
 
 def _statistics(operator: StoredOperator) -> list[SubtaskStatistics]:

@@ -98,7 +98,9 @@ class QueryRun:
         settings.stores.use()
         storage = settings.open_storage()
         sinks = checkpointed_sinks(process, operators, sinks)
-        metrics = JobMetrics.open(settings.metrics, job_id, clock)
+        metrics = JobMetrics.open(
+            settings.metrics, job_id, clock, partial(engine.last_progress, query)
+        )
         coordinator = CheckpointCoordinator(
             StoredJob(
                 job_id=job_id,
