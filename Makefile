@@ -56,6 +56,7 @@ test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, o
 	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
 
 .PHONY: test-all
+test-all: export HYPOTHESIS_PROFILE ?= quick
 test-all: setup java s3-servers azure-server hdfs-servers kafka-servers table-jars browser ## each test once: these, those that are too slow for them, and integration
 	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
 
