@@ -16,10 +16,21 @@ def faults():
         yield known
 """
 
+_GCS = """
+import pytest
+from servers import infra
+
+@pytest.fixture
+def gcs():
+    with infra.running("gcs") as known:
+        yield known
+"""
+
 SERVERS = {
     "cluster": "from servers.spark import cluster",
     "connect": "from servers.connect import connect",
     "faults": _FAULTS,
+    "gcs": _GCS,
     "hdfs": "from servers.hdfs import hdfs",
     "kafka": "from servers.kafka import kafka",
     "minio": "from servers.s3 import minio",
