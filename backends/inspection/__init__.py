@@ -1,7 +1,7 @@
 """States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them, and `keyed_parts`
-those of keyed state. `reading` has the functions for users. `state_check` checks whether a job could
+those of keyed state. `reading` has the functions for users, `lookups` those for single keys. `state_check` checks whether a job could
 restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
@@ -24,6 +24,7 @@ from holdfast.backends.inspection.keyed_writing import (
     write_keyed_tables,
     write_partitioned_tables,
 )
+from holdfast.backends.inspection.lookups import FoundRows, StateLookup, open_state
 from holdfast.backends.inspection.operator_writing import StateRows, write_states
 from holdfast.backends.inspection.reading import (
     Raw,
@@ -40,12 +41,14 @@ from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn,
 __all__ = [
     "Difference",
     "FileComparison",
+    "FoundRows",
     "KeyedDescriptor",
     "Raw",
     "ReadableState",
     "RestoreOutcome",
     "ShownColumn",
     "StateCheck",
+    "StateLookup",
     "StatePart",
     "StateRows",
     "StoredState",
@@ -59,6 +62,7 @@ __all__ = [
     "is_keyed",
     "iter_state",
     "key_schema",
+    "open_state",
     "read_state",
     "readable_state",
     "shown_schema",

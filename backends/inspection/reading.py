@@ -11,9 +11,10 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.inspection.catalogue import StoredState, find_state, stored_states
+from holdfast.backends.inspection.catalogue import find_state, stored_states
 from holdfast.backends.inspection.keyed_parts import Table
 from holdfast.backends.inspection.state_parts import ReadableState
+from holdfast.backends.keyed import Keys
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.coordination import find_checkpoint, hold_found_checkpoint
 from holdfast.locations.metadata import CheckpointMetadata
@@ -124,7 +125,11 @@ def readable_state(
     readable = replace(stored.readable(), max_parallelism=groups)
     if key is None:
         return readable
-    return at_keys(readable, _key_columns(readable, stored, key))
+    tables = tables_in(readable)
+    if not tables:
+        message = f"state {stored.label!r} of operator {stored.operator!r} is {stored.kind}, which has no keys"
+        raise InvalidRequestError(message)
+    return at_keys(readable, key_columns(stored.label, tables[0], key))
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
@@ -156,7 +161,7 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
 
 def key_schema(readable: ReadableState) -> pa.Schema | None:
     """Return the columns of the keys in the rows of keyed state; None if rows of a key can't be looked up."""
-    tables = _tables(readable)
+    tables = tables_in(readable)
     if not tables or any(table.keys is not None for table in tables):
         return None
     columns = readable.columns[: len(tables[0].table.spec.key)]
@@ -167,24 +172,20 @@ def key_schema(readable: ReadableState) -> pa.Schema | None:
 
 def at_keys(readable: ReadableState, keys: tuple[pa.Array, ...]) -> ReadableState:
     """Reduce keyed state to the rows of some keys, given as columns; other keys are not scanned."""
-    groups = readable.max_parallelism
-    chosen = (table.at_keys(keys, groups) for table in _tables(readable))
+    wanted = Keys.of(keys, readable.max_parallelism)
+    chosen = (table.at_keys(wanted) for table in tables_in(readable))
     return replace(readable, parts=tuple(table for table in chosen if table is not None))
 
 
-def _tables(readable: ReadableState) -> list[Table]:
+def tables_in(readable: ReadableState) -> list[Table]:
     """Return the parts of keyed state; none if the state has parts that are not tables by key."""
     tables = [part for part in readable.parts if isinstance(part, Table)]
     return tables if len(tables) == len(readable.parts) else []
 
 
-def _key_columns(readable: ReadableState, state: StoredState, key: Any) -> tuple[pa.Array, ...]:
-    """Return the columns of a key, of one row each. Raises `InvalidRequestError`."""
-    tables = _tables(readable)
-    if not tables:
-        message = f"state {state.label!r} of operator {state.operator!r} is {state.kind}, which has no keys"
-        raise InvalidRequestError(message)
-    return _columns(state.label, tables[0].table.spec.key, key)
+def key_columns(state: str, table: Table, key: Any) -> tuple[pa.Array, ...]:
+    """Return the columns of a key, of one row each. Raises `InvalidRequestError`; `state` is the name for that."""
+    return _columns(state, table.table.spec.key, key)
 
 
 def _columns(state: str, schema: pa.Schema, key: Any) -> tuple[pa.Array, ...]:

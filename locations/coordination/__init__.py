@@ -56,6 +56,7 @@ from holdfast.locations.coordination.job_history import (
 from holdfast.locations.coordination.leases import (
     acquire_lease,
     deleted_error,
+    explain_deletion,
     hold_checkpoint,
     hold_found_checkpoint,
 )

@@ -123,16 +123,28 @@ def hold_checkpoint(pointer: str) -> Iterator[None]:
         thread = threading.Thread(target=_keep, args=(lease, is_done), daemon=True)
         thread.start()
     try:
-        yield
-    except CheckpointNotFoundError as error:
-        if is_checkpoint(pointer) and _is_deleted(pointer):
-            raise deleted_error(pointer) from error
-        raise
+        with explain_deletion(pointer):
+            yield
     finally:
         is_done.set()
         if lease is not None:
             thread.join()  # a renewal in progress would outlive the release
             lease.release()
+
+
+@contextmanager
+def explain_deletion(pointer: str) -> Iterator[None]:
+    """Name the reason if a file is missing in the block because the job has deleted the checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: The block has raised it.
+    """
+    try:
+        yield
+    except CheckpointNotFoundError as error:
+        if is_checkpoint(pointer) and _is_deleted(pointer):
+            raise deleted_error(pointer) from error
+        raise
 
 
 @contextmanager

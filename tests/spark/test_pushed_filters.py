@@ -1,103 +1,20 @@
 """Filters on key columns: their keys are looked up, and the rows are those of a read of everything."""
 
-import datetime as dt
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.written_keyed_states import keyed_checkpoint
+from contracts.written_keyed_states import KEYS_OF_TYPES, keyed_checkpoint, write_keys
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs.pyspark_versions import requires_pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, lit
 
-from holdfast.backends import ListStateDescriptor, ValueStateDescriptor
-from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, Keys
-from holdfast.backends.keys import key_group_range
-from holdfast.locations import (
-    CheckpointMetadata,
-    FileSystemCheckpointStorage,
-    StoredOperator,
-    complete_checkpoint,
-)
 from holdfast.spark.data_source import StateReader, StateView
 from holdfast.spark.pushed_filters import keys_in
-
-GROUPS = 16
-
-KEYS: dict[str, tuple[pa.Schema, list[tuple[Any, ...]]]] = {
-    "string": (pa.schema([("k", pa.string())]), [("a",), ("b",), ("",), (None,), ("é",)]),
-    "int8": (pa.schema([("k", pa.int8())]), [(-128,), (0,), (127,), (None,)]),
-    "float32": (
-        pa.schema([("k", pa.float32())]),
-        [(0.5,), (0.0,), (float("nan"),), (float("inf"),), (None,)],
-    ),
-    "float64": (
-        pa.schema([("k", pa.float64())]),
-        [(0.1,), (0.0,), (float("nan"),), (-1e300,), (None,)],
-    ),
-    "decimal": (
-        pa.schema([("k", pa.decimal128(20, 2))]),
-        [(Decimal("1.50"),), (Decimal("-0.01"),), (None,)],
-    ),
-    "timestamp": (
-        pa.schema([("k", pa.timestamp("us", "UTC"))]),
-        [
-            (dt.datetime(2026, 1, 1, 12, 0, 0, 1, dt.UTC),),
-            (dt.datetime(1960, 1, 1, tzinfo=dt.UTC),),
-        ],
-    ),
-    "local time": (
-        pa.schema([("k", pa.timestamp("us"))]),
-        [(dt.datetime(2026, 1, 1, 12),), (None,)],  # noqa: DTZ001  # a time without a zone
-    ),
-    "date": (pa.schema([("k", pa.date32())]), [(dt.date(2026, 1, 1),), (None,)]),
-    "bool": (pa.schema([("k", pa.bool_())]), [(True,), (False,), (None,)]),
-    "binary": (pa.schema([("k", pa.binary())]), [(b"\x00\xff",), (b"",), (None,)]),
-    "several": (
-        pa.schema([("k", pa.string()), ("n", pa.int32())]),
-        [("a", 1), ("a", 2), ("b", 1), (None, 1), ("a", None), (None, None)],
-    ),
-}
-
-
-def write_keys(directory: Path, schema: pa.Schema, keys: list[tuple[Any, ...]]) -> str:
-    """Complete a checkpoint with a value and a list for each key, in two subtasks."""
-    storage = FileSystemCheckpointStorage(directory.as_uri(), inline_threshold=0)
-    access = storage.create_checkpoint_storage("job")
-    access.initialize_base_locations_for_checkpoint()
-    location = access.initialize_location_for_checkpoint(1)
-    columns = [
-        pa.array([key[place] for key in keys], field.type) for place, field in enumerate(schema)
-    ]
-    numbers = pa.array(range(len(keys)), pa.int64())
-    all_keys = Keys.of(columns, GROUPS)
-    groups_of_rows = all_keys.key_groups[all_keys.codes]
-    subtasks = {}
-    for index in range(2):
-        groups = key_group_range(GROUPS, 2, index)
-        backend = KeyedStateBackend(HeapStateTables(groups), schema, GROUPS, groups)
-        mine = pa.array([group in groups for group in groups_of_rows.tolist()])
-        own = backend.keys([column.filter(mine) for column in columns])
-        values = numbers.filter(mine)
-        backend.get_state(ValueStateDescriptor("value", pa.int64())).columns.put(own, values)
-        lists = backend.get_list_state(ListStateDescriptor("list", pa.int64()))
-        lists.columns.append(own, values)
-        subtasks[index] = backend.snapshot(1, location).run().state
-    operator = StoredOperator(2, GROUPS, subtasks, key=tuple(schema.names))
-    metadata = CheckpointMetadata(
-        job_id="job",
-        checkpoint_id=1,
-        created_ms=0,
-        duration_ms=0.0,
-        writer="test",
-        operators={"op": operator},
-    )
-    return complete_checkpoint(location, metadata).location.external_pointer
 
 
 def filter_of(kind: str, name: str, value: Any) -> Any:
@@ -118,10 +35,10 @@ def text(row: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("state", ["value", "list"])
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", KEYS_OF_TYPES)
 def test_rows_of_a_pushed_key_equal_those_of_a_scan(tmp_path: Path, kind: str, state: str) -> None:
-    schema, keys = KEYS[kind]
-    pointer = write_keys(tmp_path, schema, keys)
+    schema, keys = KEYS_OF_TYPES[kind]
+    pointer = write_keys(tmp_path.as_uri(), schema, keys)
     view = StateView.of({"path": pointer, "operator": "op", "state": state})
     every = rows_of(StateReader(view, view.spark_schema))
     assert len(every) == len(keys)
@@ -141,8 +58,8 @@ def test_rows_of_a_pushed_key_equal_those_of_a_scan(tmp_path: Path, kind: str, s
 
 
 def test_zero_finds_the_key_with_either_sign(tmp_path: Path) -> None:
-    schema, keys = KEYS["float64"]
-    pointer = write_keys(tmp_path, schema, keys)
+    schema, keys = KEYS_OF_TYPES["float64"]
+    pointer = write_keys(tmp_path.as_uri(), schema, keys)
     view = StateView.of({"path": pointer, "operator": "op", "state": "value"})
     reader = StateReader(view, view.spark_schema)
     reader.pushFilters([filter_of("EqualTo", "k", -0.0)])
@@ -161,8 +78,8 @@ UNUSABLE: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_filters_without_keys_read_all_rows(tmp_path: Path, name: str) -> None:
-    schema, keys = KEYS["several"]
-    pointer = write_keys(tmp_path, schema, keys)
+    schema, keys = KEYS_OF_TYPES["several"]
+    pointer = write_keys(tmp_path.as_uri(), schema, keys)
     view = StateView.of({"path": pointer, "operator": "op", "state": "value"})
     reader = StateReader(view, view.spark_schema)
     assert reader.pushFilters(UNUSABLE[name]) == UNUSABLE[name]
@@ -196,8 +113,8 @@ def test_keys_are_the_different_values_of_the_type(values: list[int | None]) -> 
 def test_filters_are_pushed_only_with_the_setting(
     spark: SparkSession, tmp_path: Path, *, is_enabled: bool
 ) -> None:
-    schema, keys = KEYS["several"]
-    pointer = write_keys(tmp_path, schema, keys)
+    schema, keys = KEYS_OF_TYPES["several"]
+    pointer = write_keys(tmp_path.as_uri(), schema, keys)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", str(is_enabled).lower())
     try:
         rows = spark.read.format("holdfast").option("state", "value").load(pointer)
