@@ -36,7 +36,7 @@ def programs() -> Path:
 def test_promtool_accepts_the_rules_and_their_cases(
     programs: Path, arguments: tuple[str, ...]
 ) -> None:
-    command = [programs / "promtool", *arguments]
+    command = [str(programs / "promtool"), *arguments]
     done = subprocess.run(command, cwd=FOLDER, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
