@@ -13,17 +13,13 @@ ratios: above 1 where opening is slower.
 """
 
 import argparse
-import multiprocessing
 import os
 import pickle
 import tempfile
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,14 +30,13 @@ import pyarrow as pa
 
 from benchmarks.rounds import Cost, in_fresh_process, measure_rounds, print_times, time_action
 from benchmarks.s3.peers import client_of
-from benchmarks.s3.server import run_server
+from benchmarks.s3.server import delay_requests, run_server, use_bucket
 from benchmarks.s3.works import Bucket
 from holdfast.backends.descriptors import ValueStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend, RocksDBSettings, open_tables
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.locations import FileSystemCheckpointStorage, S3Settings, use_s3
+from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
-from holdfast.testing import http_faults
 
 _GROUPS = KeyGroupRange(0, 127)
 _KEY = pa.schema([("k", pa.int64())])
@@ -54,7 +49,7 @@ _TITLES = {"plain": "plain download", "holdfast": "Holdfast on RocksDB"}
 
 def write(root: str, bucket: Bucket | None, handle_path: str, keys: int, value_bytes: int) -> int:
     """Leave the handle of a state of random values; the number of bytes of its sorted files."""
-    _use(bucket)
+    use_bucket(bucket)
     access = FileSystemCheckpointStorage(root, inline_threshold=0).create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
     with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as local:
@@ -79,7 +74,7 @@ def write(root: str, bucket: Bucket | None, handle_path: str, keys: int, value_b
 
 def holdfast(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
     """Open the state on a host without its files, and look up a key."""
-    _use(bucket)
+    use_bucket(bucket)
     handle = _handle(handle_path)
     with handle.manifest.open_input_stream() as stream:
         stream.read(1)  # imports and connects
@@ -137,31 +132,6 @@ def plain(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
         return time_action(partial(download, directory))[0]
 
 
-@contextmanager
-def _delay_requests(bucket: Bucket | None, delay_ms: float) -> Iterator[Bucket | None]:
-    """Yield the bucket through a proxy that delays each request."""
-    if bucket is None or not delay_ms:
-        yield bucket
-        return
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("spawn").Process(
-        target=_serve_delayed, args=(bucket.endpoint, delay_ms, sender), daemon=True
-    )
-    process.start()
-    try:
-        yield replace(bucket, endpoint=receiver.recv())
-    finally:
-        process.kill()
-        process.join()
-
-
-def _serve_delayed(endpoint: str, delay_ms: float, sender: Any) -> None:
-    with http_faults(endpoint) as proxy:
-        proxy.delay(lambda: time.sleep(delay_ms / 1e3), nth="every")
-        sender.send(proxy.url)
-        threading.Event().wait()  # until the process is killed
-
-
 def _open_backend(
     handles: list[SegmentsStateHandle], directory: str, settings: RocksDBSettings
 ) -> KeyedStateBackend:
@@ -172,18 +142,6 @@ def _open_backend(
 def _handle(path: str) -> SegmentsStateHandle:
     handle: SegmentsStateHandle = pickle.loads(Path(path).read_bytes())  # noqa: S301  # our own
     return handle
-
-
-def _use(bucket: Bucket | None) -> None:
-    if bucket is not None:
-        settings = S3Settings(
-            endpoint=bucket.endpoint,
-            region=bucket.region,
-            path_style_access=True,
-            access_key=bucket.access_key,
-            secret_key=bucket.secret_key,
-        )
-        use_s3(settings, bucket=bucket.name)
 
 
 def main() -> None:
@@ -198,7 +156,7 @@ def main() -> None:
         handle_path = f"{directory}/handle"
         size = in_fresh_process(write, root, bucket, handle_path, options.keys, options.value_bytes)
         print(f"{options.keys} keys, values of {options.value_bytes} bytes: {size >> 20} MiB")
-        with _delay_requests(bucket, options.delay_ms) as far:
+        with delay_requests(bucket, options.delay_ms) as far:
             for threads in options.threads:
                 rounds = measure_rounds(
                     {"plain": plain, "holdfast": holdfast},

@@ -65,7 +65,7 @@ class TestFaults:
         assert "must be http://host:port" in refused.stderr
 
 
-@pytest.mark.parametrize("kind", ["faults", "hdfs", "kafka", "s3", "spark", "yarn"])
+@pytest.mark.parametrize("kind", ["azure", "faults", "gcs", "hdfs", "kafka", "s3", "spark", "yarn"])
 def test_stop_refuses_a_directory_not_made_by_start(
     kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -78,13 +78,13 @@ class Job:
             sink.notify_checkpoint_complete(self.batch)
         return sink
 
-    def run_batch(self, sink: KafkaSink, *, is_sent: bool = True) -> None:
+    def run_batch(self, sink: KafkaSink, *, count: int = 3, is_sent: bool = True) -> None:
         """Complete a checkpoint; the driver may die before it is notified."""
-        rows: Any = Rows(range(self.written, self.written + 3))
+        rows: Any = Rows(range(self.written, self.written + count))
         with mock.patch(f"{MODULE}.current_batch", return_value=self.current):
             with mock.patch(f"{MODULE}.F"):
                 sink(rows, self.batch)
-        self.written += 3
+        self.written += count
         self.batch += 1
         self.state = sink.snapshot_state(self.batch)
         if is_sent:
@@ -126,6 +126,22 @@ def test_files_of_failed_attempts_are_swept_with_the_next_checkpoint(sending: Jo
 
     kept = {file.name.rpartition("-")[0] for file in sending.outbox.iterdir()}
     assert kept == {f"{sink_id}-3", "other-1"}
+
+
+def test_batch_of_several_megabytes_is_sent_whole(sending: Job) -> None:
+    sending.run_batch(sending.start(), count=400_000)
+
+    sending.check_sent()
+
+
+def test_rows_are_sent_again_after_an_error_while_they_are_read(sending: Job) -> None:
+    sink = sending.start()
+    with mock.patch(f"{MODULE}.read_rows", side_effect=MemoryError), pytest.raises(MemoryError):
+        sending.run_batch(sink)
+
+    sending.run_batch(sink)
+
+    sending.check_sent()
 
 
 def test_offset_is_stored_again_after_a_long_pause(sending: Job) -> None:

@@ -16,10 +16,21 @@ def faults():
         yield known
 """
 
+_GCS = """
+import pytest
+from servers import infra
+
+@pytest.fixture
+def gcs():
+    with infra.running("gcs") as known:
+        yield known
+"""
+
 SERVERS = {
     "cluster": "from servers.spark import cluster",
     "connect": "from servers.connect import connect",
     "faults": _FAULTS,
+    "gcs": _GCS,
     "hdfs": "from servers.hdfs import hdfs",
     "kafka": "from servers.kafka import kafka",
     "minio": "from servers.s3 import minio",
@@ -28,12 +39,12 @@ SERVERS = {
 }
 
 
-# After an interrupt, each server's fixture ends it. A killed run can't end anything, and the process that
-# holds the server notices that: so there is a server for each way to hold one, and one of several processes.
+# A server of infra/ ends when the standard input of its holder ends: the fixture closes it after an interrupt, the system if
+# the run is killed. So each has one ending, except for one server of each way to hold it.
 # Pytest does not handle SIGTERM, so it is like SIGKILL.
 ENDINGS = {
-    signal.SIGINT: SERVERS.keys(),
-    signal.SIGKILL: {"cluster", "hdfs", "kafka", "minio", "postgres"},
+    signal.SIGINT: {"connect", "faults", "kafka", "minio", "postgres", "versitygw"},
+    signal.SIGKILL: {"cluster", "hdfs", "minio", "postgres"},
     signal.SIGTERM: {"minio", "postgres"},
 }
 

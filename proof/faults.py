@@ -27,7 +27,7 @@ from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults, ManualClock, faulty_file_system
 from proof.crash_points import add_rows, merge_rows, resume_job
 
-_BATCHES = 3
+BATCHES = 3
 _RETAINED = 2
 _NO_RETRIES = RetryPolicy(deadline_s=0)
 _OF_STREAMS = frozenset({"write", "sync", "commit"})
@@ -191,20 +191,22 @@ def every_fault(
 def _calls(directory: str) -> int:
     """Return the number of calls of a driver without faults."""
     with faulty_file_system(directory) as faults:
-        _prepare(faults)
-        _run_job(faults.directory, SYSTEM_CLOCK, [])
+        prepare_job(faults.directory)
+        faults.calls.clear()
+        run_next_driver(faults.directory, SYSTEM_CLOCK, [])
         return len(faults.calls) - faults.calls.count("abort")
 
 
 def _fails(directory: str, fault: Fault, number: int) -> bool:
     """Run the driver with a fault, then one without; returns whether the first failed."""
-    completed = [_BATCHES]
+    completed = [BATCHES]
     failed = None
     with faulty_file_system(directory, retries=fault.retries) as faults:
-        _prepare(faults)
+        prepare_job(faults.directory)
+        faults.calls.clear()
         fault.plan(faults, number, completed)
         try:
-            _run_job(faults.directory, fault.clock, completed)
+            run_next_driver(faults.directory, fault.clock, completed)
         except CheckpointError as error:
             failed = error
         CLEANER.wait()
@@ -223,14 +225,13 @@ def _fails(directory: str, fault: Fault, number: int) -> bool:
     return failed is not None
 
 
-def _prepare(faults: Faults) -> None:
+def prepare_job(directory: str) -> None:
     """Write a job of a few batches, whose driver has ended."""
-    file_system_for(faults.directory).prepare_directory(faults.directory)
-    driver = coordinator(faults.directory, num_retained=_RETAINED)
-    for batch_id in range(_BATCHES):
+    file_system_for(directory).prepare_directory(directory)
+    driver = coordinator(directory, num_retained=_RETAINED)
+    for batch_id in range(BATCHES):
         run_batch(driver, batch_id, add_rows(batch_id), report=run_subtasks_with_lists)
     CLEANER.wait()
-    faults.calls.clear()
 
 
 def _complete(
@@ -240,12 +241,12 @@ def _complete(
         completed.append(batch_id + 1)
 
 
-def _run_job(directory: str, clock: Clock, completed: list[int]) -> None:
-    """Run the driver; adds each checkpoint that it has completed."""
+def run_next_driver(directory: str, clock: Clock, completed: list[int]) -> None:
+    """Run the next driver of the job to its end; adds each checkpoint that it has completed."""
     driver = coordinator(directory, num_retained=_RETAINED, clock=clock)
     for batch_id, change in (
-        (_BATCHES, merge_rows(_BATCHES)),
-        (_BATCHES + 1, add_rows(_BATCHES + 1)),
+        (BATCHES, merge_rows(BATCHES)),
+        (BATCHES + 1, add_rows(BATCHES + 1)),
     ):
         _complete(driver, batch_id, change, completed)
         CLEANER.wait()

@@ -21,12 +21,13 @@ from proof.dying_commands import die_everywhere
 from proof.endurance import BATCHES, NOTES, PICTURE, draw_run, endure, read_notes
 from proof.faults import FAULTS, every_fault
 from proof.killed_lives import kill_everywhere
+from proof.lost_requests import LOSSES, lose_each_request
 from proof.planted_secrets import search_for_planted_secrets
 from proof.protocol import BROKEN, LONG, SHORT, explore_protocol
 from proof.races import random_races
 from proof.readers import READERS, readers
 from proof.real_processes import disturb
-from proof.stores import SERVERS, STORES, empty_directory
+from proof.stores import SERVERS, STORES, empty_directory, faulty_store
 from proof.values.planted import PLANTED, misses
 from proof.values.subjects import SUBJECTS, SUBJECTS_ON_SPARK, Subject, compare, subjects_on_spark
 
@@ -38,11 +39,12 @@ _SHORT_RACES, _LONG_RACES = 40, 2_000
 _LONG_KILLS = 100
 _KILLS_OF_A_QUERY = 10
 _KILLS_OF_A_JOB = 25
-_SHORT_EVERY = {"local": 10, "s3-memory": 40}
+_SHORT_EVERY = {"local": 10, "s3-memory": 40, "gcs-memory": 40}
 _EVERY_OF_COMMANDS = 10
 _MAIN_STORES = ("memory", "local", "minio", "hdfs")
 _EVERY_FAULT = {"minio": 10, "hdfs": 10}
-_LONG_EVERY = {"versitygw": 2, "hdfs": 2}
+_LONG_EVERY = {"versitygw": 2, "azurite": 10, "hdfs": 2}
+_STORES_WITH_REQUESTS = ("s3-memory", "gcs-memory", "azurite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,13 @@ def _every_fault(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001
     with empty_directory(store) as directory:
         faulted = every_fault(directory, every=30 if short else _EVERY_FAULT.get(store, 1))
     return Outcome(faulted.count, faulted.failures)
+
+
+def _lost_requests(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # every request is taken, or every so many-th
+    with faulty_store(store) as faulty:
+        lost = lose_each_request(faulty, every=80 if short else 1)
+    return Outcome(lost.count, lost.failures)
 
 
 def _races(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
@@ -304,6 +313,16 @@ ROWS = [
             is_long=store in SERVERS,
         )
         for store in _MAIN_STORES
+    ),
+    *(
+        Row(
+            f"each request to a store fails in {len(LOSSES)} ways, {STORES[store]}: it or its answer is lost, or the driver dies",
+            "faults",
+            "lost requests and answers are not noticed, and after a death the next driver resumes; a sweep leaves no garbage",
+            partial(_lost_requests, store),
+            is_long=store in SERVERS,
+        )
+        for store in _STORES_WITH_REQUESTS
     ),
     Row(
         "two drivers, a sweep, a savepoint and a reader in a random order of calls",

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -22,10 +23,13 @@ WORKER_BYTES = 3 << 30
 """Approximate memory of a process of tests, with its Spark and its servers."""
 
 DURATIONS = Path(__file__).parent / "data" / "durations.json"
-"""Mean seconds of a test, by file, for files that take at least `MIN_RECORDED_S`."""
+"""Mean seconds of a test, by file."""
 
-MIN_RECORDED_S = 5.0
-UNRECORDED_TEST_S = 0.03
+UNRECORDED_TEST_S = 1.0
+"""Seconds of a test in a file that is not recorded yet: a file that turns out to be short may start early."""
+
+LONG_S = 20.0
+"""Pending tests of a process that take longer than this delay the file that it gets next."""
 
 SPARK = ("tests/spark/", "integration_tests/spark/")
 """Prefixes of files that share a Spark session."""
@@ -57,12 +61,20 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]  # it has no type
         if not files:
             node.shutdown()
             return
-        longest = max(files, key=self._duration_s)
-        self.workqueue.move_to_end(longest, last=False)
+        # A process gets its next file while two tests are left, so a long file would wait for long tests.
+        choose = min if self._pending_s(node) > LONG_S else max
+        self.workqueue.move_to_end(choose(files, key=self._duration_s), last=False)
         super()._assign_work_unit(node)
 
     def _duration_s(self, scope: str) -> float:
-        tests = self.workqueue[scope]
+        return self._sum_s(self.workqueue[scope])
+
+    def _pending_s(self, node: WorkerController) -> float:
+        """Return the duration of the tests that the process has and has not completed."""
+        files = self.assigned_work.get(node, {}).values()
+        return self._sum_s(test for tests in files for test, done in tests.items() if not done)
+
+    def _sum_s(self, tests: Iterable[str]) -> float:
         return sum(self._test_s.get(file_of(test), UNRECORDED_TEST_S) for test in tests)
 
     def _has_spark(self, node: WorkerController) -> bool:
@@ -85,9 +97,7 @@ class DurationRecorder:
     def pytest_sessionfinish(self) -> None:
         recorded = json.loads(DURATIONS.read_text())
         for file, tests in self._seconds.items():
-            recorded.pop(file, None)
-            if tests.total() >= MIN_RECORDED_S:
-                recorded[file] = round(tests.total() / len(tests), 2)
+            recorded[file] = round(tests.total() / len(tests), 3)
         DURATIONS.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
 
 

@@ -1,7 +1,7 @@
 """States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them, and `keyed_parts`
-those of keyed state. `reading` has the functions for users. `state_check` checks whether a job could
+those of keyed state. `reading` has the functions for users, `lookups` those for single keys. `state_check` checks whether a job could
 restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
@@ -30,14 +30,24 @@ from holdfast.backends.inspection.keyed_writing import (
     write_keyed_tables,
     write_partitioned_tables,
 )
+from holdfast.backends.inspection.lookups import FoundRows, StateLookup, open_state
 from holdfast.backends.inspection.operator_writing import StateRows, write_states
-from holdfast.backends.inspection.reading import Raw, iter_state, read_state, readable_state, states
+from holdfast.backends.inspection.reading import (
+    Raw,
+    at_keys,
+    iter_state,
+    key_schema,
+    read_state,
+    readable_state,
+    states,
+)
 from holdfast.backends.inspection.state_check import RestoreOutcome, StateCheck, check_restore
 from holdfast.backends.inspection.state_parts import ReadableState, ShownColumn, StatePart
 
 __all__ = [
     "Difference",
     "FileComparison",
+    "FoundRows",
     "KeySizes",
     "KeyedDescriptor",
     "Raw",
@@ -45,9 +55,11 @@ __all__ = [
     "RestoreOutcome",
     "ShownColumn",
     "StateCheck",
+    "StateLookup",
     "StatePart",
     "StateRows",
     "StoredState",
+    "at_keys",
     "check_restore",
     "compare_files",
     "compare_states",
@@ -57,7 +69,9 @@ __all__ = [
     "find_state",
     "is_keyed",
     "iter_state",
+    "key_schema",
     "key_sizes",
+    "open_state",
     "read_state",
     "readable_state",
     "shown_schema",

@@ -25,6 +25,7 @@ from holdfast.backends.inspection.state_parts import (
     form_error,
 )
 from holdfast.backends.keyed import (
+    BlockCache,
     ColumnarStateTables,
     KeyedStateBackend,
     Keys,
@@ -33,10 +34,10 @@ from holdfast.backends.keyed import (
     TableManifest,
     TableRows,
     TableSpec,
+    open_table,
     read_manifest,
-    read_tables,
     readable_handles,
-    rows_of_key,
+    rows_of_keys,
 )
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.serializers import IncompatibleTypeError, change_of, stored_serializer
@@ -78,15 +79,12 @@ def _same_table(
     subtask: int,
     native: SegmentsStateHandle,
     name: str,
-    key: tuple[pa.Array, ...] | None,
-    max_parallelism: int,
+    keys: Keys | None,
 ) -> StatePart:
     """Open a table in another process, on a host that may lack the files that were written from RocksDB files."""
     parts = {known: part for known, _, part in tables_of(subtask, native)}
     part = parts.get(name) or parts[None]
-    return (
-        replace(part, key=key, max_parallelism=max_parallelism) if isinstance(part, Table) else part
-    )
+    return replace(part, keys=keys) if isinstance(part, Table) else part
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,8 @@ class Table:
 
     Attributes:
         native: The checkpoint's handle to the rows, if they are in RocksDB files.
-        key: The key whose rows are read: its columns, of one row each; None for all keys.
-        max_parallelism: Number of key groups of the job, used only for a single key.
+        keys: The keys whose rows are read; None for all keys.
+        opened: The table, if it stays open for several reads.
     """
 
     subtask: int
@@ -104,14 +102,14 @@ class Table:
     name: str
     table: TableManifest
     native: SegmentsStateHandle | None = None
-    key: tuple[pa.Array, ...] | None = None
-    max_parallelism: int = 0
+    keys: Keys | None = None
+    opened: RestoredTable | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the handle to RocksDB files instead of the rows: tasks read the files themselves."""
         if self.native is None:
             return Table, tuple(getattr(self, field.name) for field in fields(self))
-        return _same_table, (self.subtask, self.native, self.name, self.key, self.max_parallelism)
+        return _same_table, (self.subtask, self.native, self.name, self.keys)
 
     @property
     def elements(self) -> int:
@@ -136,28 +134,29 @@ class Table:
     def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
         if not has_same_form(self.stored_schema(), stored, self.name):
             raise form_error(self.name, self.subtask)
-        key_groups = KeyGroupRange(*self.handle.key_groups)
-        for table in read_tables([self.handle], key_groups):
-            if table.spec.name != self.name:
-                continue
-            for rows in self._rows(table):
-                columns = [*rows.identities.columns, *_shown_values(table.spec, rows.values)]
-                if rows.times_ms is not None:
-                    columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
-                yield pa.record_batch(columns, schema=stored)
+        table = self.opened or self.open()
+        for rows in self._rows(table):
+            columns = [*rows.identities.columns, *_shown_values(table.spec, rows.values)]
+            if rows.times_ms is not None:
+                columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
+            yield pa.record_batch(columns, schema=stored)
 
-    def at_key(self, key: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
-        """Return the part with only the rows of a key; None if the key belongs to another subtask."""
-        group = Keys.of(key, max_parallelism).key_groups[0]
-        if group not in KeyGroupRange(*self.handle.key_groups):
-            return None
-        return replace(self, key=key, max_parallelism=max_parallelism)
+    def open(self, cache: BlockCache | None = None) -> RestoredTable:
+        """Open the table; with a cache, for several reads."""
+        return open_table(self.handle, self.table, cache)
+
+    def at_keys(self, keys: Keys) -> "Table | None":
+        """Return the part with only the rows of keys; None if all of them belong to other subtasks."""
+        first, last = self.handle.key_groups
+        groups = keys.key_groups
+        own = ((groups >= first) & (groups <= last)).nonzero()[0]
+        return replace(self, keys=keys.take(own)) if len(own) else None
 
     def _rows(self, table: RestoredTable) -> Iterator[TableRows]:
         migration = _migration_to(table.spec)
-        if self.key is None:
+        if self.keys is None:
             return table.rows(migration=migration)
-        return rows_of_key(table, self.key, self.max_parallelism, migration=migration)
+        return rows_of_keys(table, self.keys, migration)
 
 
 @dataclass(frozen=True, slots=True)

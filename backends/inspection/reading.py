@@ -11,11 +11,13 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.inspection.catalogue import StoredState, find_state, stored_states
+from holdfast.backends.inspection.catalogue import find_state, stored_states
 from holdfast.backends.inspection.keyed_parts import Table
 from holdfast.backends.inspection.state_parts import ReadableState
+from holdfast.backends.keyed import Keys
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.coordination import find_checkpoint
+from holdfast.locations.coordination import find_checkpoint, hold_found_checkpoint
+from holdfast.locations.metadata import CheckpointMetadata
 
 Raw = Literal["operator", "keyed"]
 
@@ -73,8 +75,10 @@ def read_state(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: Stored bytes are damaged.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, kind=kind, key=key)
-    return pa.Table.from_batches(readable.batches(), readable.schema)
+    with hold_found_checkpoint(pointer) as checkpoint:
+        metadata = checkpoint.metadata
+        readable = readable_state(metadata, operator, state, raw=raw, kind=kind, key=key)
+        return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
 def iter_state(
@@ -88,14 +92,26 @@ def iter_state(
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only one stored block is in memory at a time.
 
-    Arguments and errors are those of `read_state`.
+    The job does not delete the checkpoint until the iterator ends or is closed. Arguments and errors are those of
+    `read_state`.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, kind=kind, key=key)
-    return readable.batches()
+    batches = _held_batches(pointer, operator, state, raw=raw, kind=kind, key=key)
+    next(batches)
+    return batches
+
+
+def _held_batches(
+    pointer: str | PathLike[str], *names: str | None, **selection: Any
+) -> Iterator[Any]:
+    """Yield the schema of a state, once its checkpoint is held, then its record batches."""
+    with hold_found_checkpoint(pointer) as checkpoint:
+        readable = readable_state(checkpoint.metadata, *names, **selection)
+        yield readable.schema
+        yield from readable.batches()
 
 
 def readable_state(
-    pointer: str | PathLike[str],
+    metadata: CheckpointMetadata,
     operator: str | None = None,
     state: str | None = None,
     *,
@@ -103,15 +119,17 @@ def readable_state(
     kind: str | None = None,
     key: Any = None,
 ) -> ReadableState:
-    """Open a state without a read of its elements. Arguments and errors are those of `read_state`."""
-    metadata = find_checkpoint(pointer).metadata
+    """Open a state of a checkpoint without a read of its elements. Arguments and errors are those of `read_state`."""
     stored = find_state(metadata, operator, state, raw=raw, kind=kind, is_keyed=key is not None)
-    readable = stored.readable()
+    groups = metadata.operators[stored.operator].max_parallelism
+    readable = replace(stored.readable(), max_parallelism=groups)
     if key is None:
         return readable
-    return _filter_by_key(
-        readable, stored, key, metadata.operators[stored.operator].max_parallelism
-    )
+    tables = tables_in(readable)
+    if not tables:
+        message = f"state {stored.label!r} of operator {stored.operator!r} is {stored.kind}, which has no keys"
+        raise InvalidRequestError(message)
+    return at_keys(readable, key_columns(stored.label, tables[0], key))
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
@@ -141,17 +159,33 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
         raise CheckpointCorruptedError(message, str(pointer)) from error
 
 
-def _filter_by_key(
-    readable: ReadableState, state: StoredState, key: Any, max_parallelism: int
-) -> ReadableState:
-    """Reduce a state to the rows of one key, which is looked up without a scan of the other keys."""
-    tables = [part for part in readable.parts if isinstance(part, Table)]
-    if not tables or len(tables) < len(readable.parts):
-        message = f"state {state.label!r} of operator {state.operator!r} is {state.kind}, which has no keys"
-        raise InvalidRequestError(message)
-    columns = _columns(state.label, tables[0].table.spec.key, key)
-    chosen = (table.at_key(columns, max_parallelism) for table in tables)
+def key_schema(readable: ReadableState) -> pa.Schema | None:
+    """Return the columns of the keys in the rows of keyed state; None if rows of a key can't be looked up."""
+    tables = tables_in(readable)
+    if not tables or any(table.keys is not None for table in tables):
+        return None
+    columns = readable.columns[: len(tables[0].table.spec.key)]
+    if not all(column.is_arrow for column in columns):
+        return None
+    return pa.schema([(column.name, column.type) for column in columns])
+
+
+def at_keys(readable: ReadableState, keys: tuple[pa.Array, ...]) -> ReadableState:
+    """Reduce keyed state to the rows of some keys, given as columns; other keys are not scanned."""
+    wanted = Keys.of(keys, readable.max_parallelism)
+    chosen = (table.at_keys(wanted) for table in tables_in(readable))
     return replace(readable, parts=tuple(table for table in chosen if table is not None))
+
+
+def tables_in(readable: ReadableState) -> list[Table]:
+    """Return the parts of keyed state; none if the state has parts that are not tables by key."""
+    tables = [part for part in readable.parts if isinstance(part, Table)]
+    return tables if len(tables) == len(readable.parts) else []
+
+
+def key_columns(state: str, table: Table, key: Any) -> tuple[pa.Array, ...]:
+    """Return the columns of a key, of one row each. Raises `InvalidRequestError`; `state` is the name for that."""
+    return _columns(state, table.table.spec.key, key)
 
 
 def _columns(state: str, schema: pa.Schema, key: Any) -> tuple[pa.Array, ...]:

@@ -198,6 +198,7 @@ class ReadableState:
         columns: The columns of its rows, without that of the subtask.
         stored: The stored columns of the first part.
         has_subtasks: Whether rows have a column of the subtask that stored them.
+        max_parallelism: Number of key groups of the operator; 0 if it is not known.
     """
 
     kind: str
@@ -205,6 +206,7 @@ class ReadableState:
     columns: tuple[ShownColumn, ...]
     stored: pa.Schema
     has_subtasks: bool
+    max_parallelism: int = 0
 
     @property
     def content(self) -> tuple[ShownColumn, ...]:

@@ -16,7 +16,7 @@ States don't depend on how rows are stored, and tables don't depend on the meani
 from holdfast.backends.keyed.backend import KeyedStateBackend
 from holdfast.backends.keyed.columns import combine_chunks
 from holdfast.backends.keyed.heap import HeapStateTables
-from holdfast.backends.keyed.keys import Keys, rows_of_key
+from holdfast.backends.keyed.keys import Keys, rows_of_keys
 from holdfast.backends.keyed.opening import (
     BACKEND_NAMES,
     BackendName,
@@ -31,11 +31,13 @@ from holdfast.backends.keyed.rocksdb_settings import (
     RocksDBSettings,
 )
 from holdfast.backends.keyed.segments import (
+    BlockCache,
     ColumnarStateTables,
     RestoredTable,
     TableManifest,
     Workspace,
     encode_manifest,
+    open_table,
     read_manifest,
     read_tables,
     write_tables,
@@ -73,6 +75,7 @@ __all__ = [
     "MIN_MEMORY_BYTES",
     "AggregatingState",
     "BackendName",
+    "BlockCache",
     "BlockCompression",
     "ColumnarStateTables",
     "FiredTimers",
@@ -103,11 +106,12 @@ __all__ = [
     "ValueState",
     "Workspace",
     "encode_manifest",
+    "open_table",
     "open_tables",
     "read_manifest",
     "read_tables",
     "readable_handles",
-    "rows_of_key",
+    "rows_of_keys",
     "time_part",
     "write_canonical",
     "write_tables",

@@ -220,27 +220,23 @@ def _find_column(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array | pa.Ch
     return rows.column(name)
 
 
-def rows_of_key(
-    table: RestoredTable,
-    key: Sequence[pa.Array],
-    max_parallelism: int,
-    spec: TableSpec | None = None,
-    migration: Migration | None = None,
+def rows_of_keys(
+    table: RestoredTable, keys: Keys, migration: Migration | None = None
 ) -> Iterator[TableRows]:
-    """Read the rows of one key: one row, or one per namespace, map key or time of a timer.
+    """Read the rows of each key: one row, or one per namespace, map key or time of a timer.
 
-    Reads only the sort keys that the key can have; in a table of timers, which is sorted by time, the whole key group.
-    The key's columns have one row each. Other arguments and errors are those of `RestoredTable.rows`.
+    Reads only the sort keys that a key can have; in a table of timers, which is sorted by time, the whole key group.
+    Other arguments and errors are those of `RestoredTable.rows`.
     """
-    keys = Keys.of(key, max_parallelism)
-    wanted = [from_arrow(column) for column in keys.columns]
-    first, end = _sort_key_range(table.spec, int(keys.sort_keys[0]))
-    for rows in table.between(first, end).rows(spec, migration):
-        source = SortedRows.from_table_rows(rows)
-        every, first_one = np.arange(len(rows)), np.zeros(len(rows), np.int64)
-        chosen = same_rows(source.ids[: len(wanted)], every, wanted, first_one).nonzero()[0]
-        if len(chosen):
-            yield take_rows(source, chosen).table_rows(spec or table.spec)
+    columns = [from_arrow(column) for column in keys.columns]
+    for index, sort_key in enumerate(keys.sort_keys.tolist()):
+        first, end = _sort_key_range(table.spec, sort_key)
+        for rows in table.between(first, end).rows(migration=migration):
+            source = SortedRows.from_table_rows(rows)
+            every, wanted = np.arange(len(rows)), np.full(len(rows), index, np.int64)
+            chosen = same_rows(source.ids[: len(columns)], every, columns, wanted).nonzero()[0]
+            if len(chosen):
+                yield take_rows(source, chosen).table_rows(table.spec)
 
 
 def _sort_key_range(spec: TableSpec, sort_key: int) -> tuple[int, int]:

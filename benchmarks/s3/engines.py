@@ -6,8 +6,8 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.rounds import LeftOutError, reason_of
-from benchmarks.s3.holdfast import Holdfast
-from benchmarks.s3.peers import Boto3, Obstore, Pyarrow, S3fs
+from benchmarks.s3.holdfast import on_s3
+from benchmarks.s3.peers import Boto3, Pyarrow, S3fs, obstore_on_s3
 from benchmarks.s3.works import PART_BYTES, Bucket, Engine
 
 
@@ -61,11 +61,11 @@ def warm_up(engine: Engine, sizes: Iterable[int]) -> None:
 
 
 KINDS = {
-    "holdfast": Kind("Holdfast", ["boto3", "obstore"], partial(Holdfast, state_files="obstore")),
-    "holdfast-boto3": Kind("Holdfast on boto3", ["boto3"], partial(Holdfast, state_files="boto3")),
+    "holdfast": Kind("Holdfast", ["boto3", "obstore"], partial(on_s3, state_files="obstore")),
+    "holdfast-boto3": Kind("Holdfast on boto3", ["boto3"], partial(on_s3, state_files="boto3")),
     "boto3": Kind("boto3", ["boto3", "s3transfer"], Boto3),
     "s3fs": Kind("s3fs", ["s3fs", "aiobotocore"], S3fs),
-    "obstore": Kind("obstore", ["obstore"], Obstore),
+    "obstore": Kind("obstore", ["obstore"], obstore_on_s3),
     "pyarrow": Kind("pyarrow", ["pyarrow"], Pyarrow),
 }
 """By the name that the command line knows; ratios are to the first one that takes part."""

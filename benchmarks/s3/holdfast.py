@@ -9,23 +9,11 @@ class Holdfast:
     """State streams of a pending checkpoint, with Holdfast's checksums; its disposal deletes.
 
     Args:
-        bucket: Where.
-        state_files: As in `S3Settings`.
+        root: URI of the bucket.
     """
 
-    def __init__(self, bucket: Bucket, state_files: str) -> None:
-        settings = S3Settings(
-            endpoint=bucket.endpoint,
-            region=bucket.region,
-            path_style_access=True,
-            access_key=bucket.access_key,
-            secret_key=bucket.secret_key,
-            part_size=PART_BYTES,
-            concurrency=CONCURRENCY,
-            state_files=state_files,
-        )
-        use_s3(settings, bucket=bucket.name)
-        self._root = f"s3://{bucket.name}"
+    def __init__(self, root: str) -> None:
+        self._root = root
 
     def begin(self, prefix: str) -> None:
         storage = FileSystemCheckpointStorage(f"{self._root}/{prefix}", inline_threshold=0)
@@ -53,3 +41,24 @@ class Holdfast:
 
     def delete(self) -> None:
         self._location.dispose_on_failure()
+
+
+def on_s3(bucket: Bucket, state_files: str) -> Holdfast:
+    """Return the engine for a bucket of S3.
+
+    Args:
+        bucket: Where.
+        state_files: As in `S3Settings`.
+    """
+    settings = S3Settings(
+        endpoint=bucket.endpoint,
+        region=bucket.region,
+        path_style_access=True,
+        access_key=bucket.access_key,
+        secret_key=bucket.secret_key,
+        part_size=PART_BYTES,
+        concurrency=CONCURRENCY,
+        state_files=state_files,
+    )
+    use_s3(settings, bucket=bucket.name)
+    return Holdfast(f"s3://{bucket.name}")

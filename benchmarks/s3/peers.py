@@ -113,20 +113,14 @@ class S3fs:
 
 
 class Obstore:
-    """obstore's writer and reader."""
+    """obstore's writer and reader.
 
-    def __init__(self, bucket: Bucket) -> None:
-        from obstore.store import S3Store  # noqa: PLC0415  # optional
+    Args:
+        store: obstore's store of a bucket.
+    """
 
-        self._store = S3Store(
-            bucket.name,
-            endpoint=bucket.endpoint,
-            access_key_id=bucket.access_key,
-            secret_access_key=bucket.secret_key,
-            region=bucket.region,
-            virtual_hosted_style_request=False,
-            client_options={"allow_http": True},
-        )
+    def __init__(self, store: Any) -> None:
+        self._store = store
 
     def begin(self, prefix: str) -> None:
         self._prefix = prefix
@@ -155,6 +149,22 @@ class Obstore:
 
         for page in obstore.list(self._store, self._prefix, chunk_size=1000):
             obstore.delete(self._store, [entry["path"] for entry in page])
+
+
+def obstore_on_s3(bucket: Bucket) -> Obstore:
+    """Return the engine for a bucket of S3."""
+    from obstore.store import S3Store  # noqa: PLC0415  # optional
+
+    store = S3Store(
+        bucket.name,
+        endpoint=bucket.endpoint,
+        access_key_id=bucket.access_key,
+        secret_access_key=bucket.secret_key,
+        region=bucket.region,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+    return Obstore(store)
 
 
 class Pyarrow:

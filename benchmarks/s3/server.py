@@ -1,16 +1,22 @@
 """The server to measure on, and its buckets."""
 
+import multiprocessing
 import shlex
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.s3.peers import client_of, delete_below
 from benchmarks.s3.works import Bucket
+from holdfast.locations import S3Settings, use_s3
+from holdfast.testing import http_faults
 
 _INFRA = Path(__file__).parents[2] / "infra" / "s3"
 
@@ -63,3 +69,41 @@ def run_server(name: str) -> Iterator[Server]:
         yield Server(**known)
     finally:
         subprocess.run([_INFRA / "stop", directory], check=True)
+
+
+@contextmanager
+def delay_requests(bucket: Bucket | None, delay_ms: float) -> Iterator[Bucket | None]:
+    """Yield the bucket through a proxy that delays each request."""
+    if bucket is None or not delay_ms:
+        yield bucket
+        return
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve_delayed, args=(bucket.endpoint, delay_ms, sender), daemon=True
+    )
+    process.start()
+    try:
+        yield replace(bucket, endpoint=receiver.recv())
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve_delayed(endpoint: str, delay_ms: float, sender: Any) -> None:
+    with http_faults(endpoint) as proxy:
+        proxy.delay(lambda: time.sleep(delay_ms / 1e3), nth="every")
+        sender.send(proxy.url)
+        threading.Event().wait()  # until the process is killed
+
+
+def use_bucket(bucket: Bucket | None) -> None:
+    """Use the endpoint and keys of a bucket in this process, if there is one."""
+    if bucket is not None:
+        settings = S3Settings(
+            endpoint=bucket.endpoint,
+            region=bucket.region,
+            path_style_access=True,
+            access_key=bucket.access_key,
+            secret_key=bucket.secret_key,
+        )
+        use_s3(settings, bucket=bucket.name)

@@ -1,6 +1,6 @@
 """Kill two real streams in the middle of their batches, start them again, and check every row.
 
-    python -m examples.demo [--dir DIR] [--storage local|s3|azure|hdfs]
+    python -m examples.demo [--dir DIR] [--storage local|s3|gcs|azure|hdfs]
 
 Ends with 0 if nothing was lost and nothing doubled, 1 if anything differs, 2 for wrong usage, 3 if
 the storage's server can't be had here.

@@ -53,6 +53,25 @@ def s3_server() -> Iterator[str]:
 
 
 @contextmanager
+def gcs_server() -> Iterator[str]:
+    """Start a server of Google's XML API with an empty bucket, and let this process and its children reach it.
+
+    Yields:
+        URI of a directory in the bucket.
+
+    Raises:
+        NoServerError: There can be none, or it does not start.
+    """
+    needs = "it is a part of the tests, which need holdfast[testing]"
+    with _start_server("GCS", "gcs", needs=needs) as known:
+        _run_infra("gcs", "bucket", known["directory"], _BUCKET)
+        # The second variable hides the user's default credentials.
+        variables = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS")
+        _set_environment("GOOGLE_", {**dict.fromkeys(variables, known["credentials"]), **_PROXIES})
+        yield f"gs://{_BUCKET}/checkpoints"
+
+
+@contextmanager
 def azure_server() -> Iterator[str]:
     """Start Azurite with an empty container, and let this process and its children reach it.
 
@@ -130,6 +149,7 @@ def _jars_in(directory: str) -> tuple[Path, ...]:
 
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "s3": s3_server,
+    "gcs": gcs_server,
     "azure": azure_server,
     "hdfs": hdfs_server,
 }

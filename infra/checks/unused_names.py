@@ -36,6 +36,7 @@ CALLED_FROM_ELSEWHERE = {
     "getMapState": "processors of PySpark call it",
     "finish_request": "socketserver calls it",
     "getValue": "processors of PySpark call it",
+    "pushFilters": "PySpark's data sources call it",
     "handle_error": "socketserver calls it",
     "handle_expect_100": "http.server calls it",
     "handle_one_request": "http.server calls it",

@@ -1,9 +1,9 @@
 """The life of checkpoints: they are completed, retained, found, copied, verified, claimed and swept.
 
 `commit` completes a checkpoint, `checkpoints` reads and finds them, `checkpoint_files` copies and verifies them,
-`completed_store` retains the newest ones, `sweeping` deletes files that crashes have left. With `claims` a job takes over
-a checkpoint of another job, and deletes it once it is no longer needed. All of them use storages, and the handles of a
-checkpoint. Start with `commit`.
+`completed_store` retains the newest ones, `leases` keep those that are being read, `sweeping` deletes files that
+crashes have left. With `claims` a job takes over a checkpoint of another job, and deletes it once it is no longer
+needed. All of them use storages, and the handles of a checkpoint. Start with `commit`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
@@ -58,6 +58,13 @@ from holdfast.locations.coordination.job_history import (
     load_savepoint,
     missing_ranges,
     unreadable_checkpoint,
+)
+from holdfast.locations.coordination.leases import (
+    acquire_lease,
+    deleted_error,
+    explain_deletion,
+    hold_checkpoint,
+    hold_found_checkpoint,
 )
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,

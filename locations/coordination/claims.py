@@ -33,6 +33,7 @@ from holdfast.errors import (
     InvalidRequestError,
 )
 from holdfast.locations.coordination.checkpoints import load_checkpoints
+from holdfast.locations.coordination.leases import is_leased
 from holdfast.locations.file_systems import check_exclusive, file_system_for, publish
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of
 from holdfast.locations.metadata import ClaimedCheckpoint
@@ -280,7 +281,7 @@ class ClaimedCheckpoints:
             ]
 
     def release(self, claim: ClaimedCheckpoint) -> None:
-        """Delete a claimed checkpoint: `_metadata` first, then the files, the record, the directory.
+        """Delete a claimed checkpoint, unless it is being read: `_metadata` first, then the files, the record, the directory.
 
         May be repeated after a crash. Files that another checkpoint or savepoint in the same place needs
         stay; if one of them is in the directory itself, all of it stays.
@@ -289,6 +290,8 @@ class ClaimedCheckpoints:
             CheckpointConflictError: A checkpoint of this job still needs it; nothing was deleted.
             CheckpointCorruptedError: Another checkpoint there can't be read; nothing was deleted.
         """
+        if is_leased(claim.pointer):
+            return
         self._check_unneeded(claim)
         stored = _load_claimed(claim)
         is_replaced = stored is not None and stored.metadata.commit_token != claim.commit_token

@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination.claims import ClaimedCheckpoints
+from holdfast.locations.coordination.leases import is_leased
 from holdfast.locations.file_systems import retry_deadline
-from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.handles import FileStateHandle, files_of
 from holdfast.locations.metadata import ClaimedCheckpoint
 from holdfast.locations.storages import SHARED, CompletedCheckpoint, is_file_of
 
@@ -106,6 +107,7 @@ class CompletedCheckpointStore:
     be started again, which needs them. Savepoints and checkpoints of other jobs that this
     one was started from belong to the user or to their job, unless the job has claimed them: then they are deleted
     when no retained checkpoint needs a file of them. No other file outside of the job's directory is deleted.
+    A checkpoint that is being read is deleted later; see `leases`.
 
     Args:
         num_retained: Number of retained checkpoints, at least 1.
@@ -178,7 +180,7 @@ class CompletedCheckpointStore:
                 self._cleaner.run(self._delete, f"checkpoints below {lowest_id}")
 
     def _delete(self) -> None:
-        """Delete checkpoints, then the files that they shared; failed deletions are tried again later.
+        """Delete checkpoints, then the files that they shared; failed and postponed deletions are tried again later.
 
         In this order, no one ever sees a checkpoint with some of its files deleted.
         """
@@ -187,13 +189,21 @@ class CompletedCheckpointStore:
                 subsumed = list(self._pending_deletion)
             failures = collect_failures(self._discard, subsumed)
             with self._lock:
-                unused = [] if self._pending_deletion else list(self._unused)
+                needed = {
+                    file.uri
+                    for checkpoint in self._pending_deletion
+                    for file in files_of(checkpoint.metadata.streams())
+                }
+                unused = [file for file in self._unused if file.uri not in needed]
                 claims = [] if self._pending_deletion else self._unneeded_claims()
             failures += collect_failures(self._delete_file, unused)
             failures += collect_failures(self._claims.release, claims)
             raise_first(failures)
 
     def _discard(self, checkpoint: CompletedCheckpoint) -> None:
+        """Delete a checkpoint, unless it is being read."""
+        if is_leased(checkpoint.location.external_pointer):
+            return
         checkpoint.discard()
         with self._lock:
             self._pending_deletion.remove(checkpoint)

@@ -15,14 +15,14 @@ another checkpoint or job in its place.
 import dataclasses
 import logging
 import re
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 
 from holdfast.common import uripath
-from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination.checkpoints import load_checkpoints
+from holdfast.locations.coordination.leases import LEASE_FILE, store_clock_ms
 from holdfast.locations.file_systems import (
     PROBE_PREFIX,
     FileStatus,
@@ -63,7 +63,7 @@ _MAX_ATTEMPTS = 100
 
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
-_STATE_FILE = re.compile(rf"{STATE_FILE.pattern}|{_HIDDEN}")
+_STATE_FILE = re.compile(rf"{STATE_FILE.pattern}|{LEASE_FILE.pattern}|{_HIDDEN}")
 _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 
@@ -285,24 +285,8 @@ def _all_checkpoints(job: JobDirectory, epoch: int) -> list[CompletedCheckpoint]
     raise CheckpointConflictError(message, job.uri, kind="contended")
 
 
-def _store_clock_ms(directory: str) -> int:
-    """Return the store's own time: that of a file which it has just written."""
-    file_system = file_system_for(directory)
-    probe = uripath.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
-    stream = file_system.create(probe)
-    try:
-        stream.commit()  # empty, so that a full disk has room for it
-        for entry in file_system.list(directory):
-            if entry.uri == probe:
-                return entry.modified_ms
-    finally:
-        stream.abort()
-        file_system.delete([probe])
-    raise CheckpointNotFoundError("job's directory was deleted during the sweep", directory)
-
-
 def _scan_job(job: JobDirectory, now_ms: int | None) -> _Place:
-    place = _Place(_store_clock_ms(job.uri) if now_ms is None else now_ms)
+    place = _Place(store_clock_ms(job.uri) if now_ms is None else now_ms)
     checkpoints = []
     for entry in file_system_for(job.uri).list(job.uri):
         name = uripath.name(entry.uri)
@@ -348,7 +332,7 @@ def _scan_savepoints(directory: str, job_id: str, now_ms: int | None = None) -> 
         entry for entry, owner in savepoints_in(directory) if owner == job_id and not entry.is_link
     ]
     if now_ms is None:
-        now_ms = _store_clock_ms(directory) if savepoints else 0
+        now_ms = store_clock_ms(directory) if savepoints else 0
     place = _Place(now_ms)
     place.add_savepoints(savepoints)
     return place

@@ -21,7 +21,12 @@ from holdfast.locations.file_systems.obstore_requests import (
     was_not_performed,
 )
 from holdfast.locations.file_systems.port import BytesLike
-from holdfast.locations.file_systems.s3_client import Connection, S3Settings, connection_for
+from holdfast.locations.file_systems.s3_client import (
+    Connection,
+    S3Settings,
+    connection_for,
+    is_directory_bucket,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +135,7 @@ class ObjectHead(NamedTuple):
 
 
 def _make_bucket(settings: S3Settings, connection: Connection, bucket: str) -> ObstoreBucket | None:
-    if not _BUCKET.fullmatch(bucket) or bucket.endswith("--x-s3"):
+    if not _BUCKET.fullmatch(bucket) or is_directory_bucket(bucket):
         return None  # for example an access point or a directory bucket
     try:
         import obstore  # noqa: F401, PLC0415  # optional

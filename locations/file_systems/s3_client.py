@@ -123,6 +123,11 @@ def connection_for(settings: S3Settings) -> Connection:
     return CONNECTIONS.get(settings, lambda: _make(settings))
 
 
+def is_directory_bucket(bucket: str) -> bool:
+    """Return whether a bucket, or an access point to it, is of S3 Express One Zone: its name has a reserved end."""
+    return bucket.endswith(("--x-s3", "--xa-s3"))
+
+
 def client_options(settings: S3Settings) -> dict[str, Any]:
     """Return botocore's options for requests, for boto3 and s3fs.
 

@@ -23,6 +23,7 @@ from holdfast.errors import (
 from holdfast.locations.file_systems.obstore_bucket import PutOutcome
 from holdfast.locations.file_systems.port import BytesLike, PositionedInputStream
 from holdfast.locations.file_systems.retrying import ABORT_DEADLINE_S, retry_deadline
+from holdfast.locations.file_systems.s3_client import is_directory_bucket
 from holdfast.locations.file_systems.s3_object import (
     ALGORITHMS,
     OWNER_METADATA,
@@ -311,9 +312,12 @@ class MultipartUpload:
     def _abort_twins(self) -> None:
         """Abort other uploads of this file, which were started by requests whose answers were lost."""
         target = self._target
+        prefix = target.key
+        if is_directory_bucket(target.bucket):  # only whole directories can be listed there
+            prefix = prefix[: prefix.rfind("/") + 1]
         with suppress(CheckpointError), map_errors(target.uri, "list_multipart_uploads"):
             answer = target.client.list_multipart_uploads(
-                Bucket=target.bucket, Prefix=target.key, **target.settings.request_parameters()
+                Bucket=target.bucket, Prefix=prefix, **target.settings.request_parameters()
             )
             for upload in answer.get("Uploads", ()):
                 if upload["Key"] == target.key and upload["UploadId"] != self._id:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.backends.inspection import StateRows, iter_state, read_state, states
+    from holdfast.backends.inspection import StateRows, iter_state, open_state, read_state, states
     from holdfast.backends.keys import subtask_of_key
     from holdfast.spark.aggregates import (
         approx_count_distinct,
@@ -78,6 +78,7 @@ __all__ = [
     "last",
     "max",
     "min",
+    "open_state",
     "preview_rollback",
     "progress_of",
     "read_state",
@@ -102,7 +103,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "backends.inspection": "StateRows iter_state read_state states",
+    "backends.inspection": "StateRows iter_state open_state read_state states",
     "backends.keys": "subtask_of_key",
     "spark.aggregates": "approx_count_distinct avg collect count first last max min sum",
     "spark.by_key": "IdleTicks keyed",

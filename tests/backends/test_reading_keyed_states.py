@@ -31,6 +31,7 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask, load_checkpoint
+from holdfast.locations.coordination import find_checkpoint
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import resolve_pointer
 
@@ -129,7 +130,7 @@ def test_rows_cut_by_rescaling_are_counted_and_read_once(write: Write) -> None:
 
 
 def test_keyed_reader_is_picklable(write: Write) -> None:
-    readable = readable_state(write(), "op", "totals")
+    readable = readable_state(find_checkpoint(write()).metadata, "op", "totals")
     sent = pickle.loads(pickle.dumps(readable))
     assert [len(batch) for part in sent.split() for batch in sent.batches([part])] == [3, 1]
 

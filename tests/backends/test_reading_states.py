@@ -48,6 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import StoredOperator, StoredSubtask
 from holdfast.locations.adapters import ByteStreamStateHandle
+from holdfast.locations.coordination import find_checkpoint
 from holdfast.locations.handles import RawOperatorStateHandle
 
 
@@ -404,7 +405,7 @@ def test_large_state_comes_block_by_block_and_in_parts(
     read = pa.Table.from_batches(batches)["value"]
     assert read.equals(pa.chunked_array(chunks))
 
-    whole = readable_state(pointer)
+    whole = readable_state(find_checkpoint(pointer).metadata)
     assert len(whole.split()) == 1
     monkeypatch.setattr("holdfast.backends.inspection.state_parts.PARALLEL_BYTES", 1 << 20)
     parts = whole.split()
@@ -428,7 +429,7 @@ def test_large_array_is_stored_in_blocks(
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
     monkeypatch.setattr("holdfast.backends.inspection.state_parts.PARALLEL_BYTES", 1 << 18)
-    state = readable_state(pointer)
+    state = readable_state(find_checkpoint(pointer).metadata)
     parts = state.split()
     assert len(parts) > 2
     read = pa.Table.from_batches(state.batches(parts))["value"]

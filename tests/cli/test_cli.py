@@ -79,6 +79,7 @@ COMMANDS = [
     ["savepoint", STORE, STORE],
     ["restore", STORE, STORE],
     ["rollback", STORE],
+    ["probe", STORE],
 ]
 
 

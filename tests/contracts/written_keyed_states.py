@@ -1,5 +1,7 @@
 """Keyed states of all types, written by a backend, and their content in a restored backend."""
 
+import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,44 @@ USER = pa.schema([("user", pa.string())])
 KEYED_NAMES: list[str | None] = ["ann", "bob", "eve", None]
 _GROUPS = 8
 _PERSON = pa.struct([("age", pa.int32())])
+
+_KEY_GROUPS = 16
+
+KEYS_OF_TYPES: dict[str, tuple[pa.Schema, list[tuple[Any, ...]]]] = {
+    "string": (pa.schema([("k", pa.string())]), [("a",), ("b",), ("",), (None,), ("é",)]),
+    "int8": (pa.schema([("k", pa.int8())]), [(-128,), (0,), (127,), (None,)]),
+    "float32": (
+        pa.schema([("k", pa.float32())]),
+        [(0.5,), (0.0,), (float("nan"),), (float("inf"),), (None,)],
+    ),
+    "float64": (
+        pa.schema([("k", pa.float64())]),
+        [(0.1,), (0.0,), (float("nan"),), (-1e300,), (None,)],
+    ),
+    "decimal": (
+        pa.schema([("k", pa.decimal128(20, 2))]),
+        [(Decimal("1.50"),), (Decimal("-0.01"),), (None,)],
+    ),
+    "timestamp": (
+        pa.schema([("k", pa.timestamp("us", "UTC"))]),
+        [
+            (dt.datetime(2026, 1, 1, 12, 0, 0, 1, dt.UTC),),
+            (dt.datetime(1960, 1, 1, tzinfo=dt.UTC),),
+        ],
+    ),
+    "local time": (
+        pa.schema([("k", pa.timestamp("us"))]),
+        [(dt.datetime(2026, 1, 1, 12),), (None,)],  # noqa: DTZ001  # a time without a zone
+    ),
+    "date": (pa.schema([("k", pa.date32())]), [(dt.date(2026, 1, 1),), (None,)]),
+    "bool": (pa.schema([("k", pa.bool_())]), [(True,), (False,), (None,)]),
+    "binary": (pa.schema([("k", pa.binary())]), [(b"\x00\xff",), (b"",), (None,)]),
+    "several": (
+        pa.schema([("k", pa.string()), ("n", pa.int32())]),
+        [("a", 1), ("a", 2), ("b", 1), (None, 1), ("a", None), (None, None)],
+    ),
+}
+
 
 KEYED_CONTENT: dict[str, dict[Any, Any]] = {
     "totals": dict(zip(KEYED_NAMES, [1, 2, 3, 4], strict=True)),
@@ -126,3 +166,40 @@ def _fill(backend: KeyedStateBackend, keys: Keys) -> None:
         )
     for time in (60_000, 30_000):
         backend.event_time_timers().columns.register(keys, [time] * len(keys))
+
+
+def write_keys(
+    directory: str, schema: pa.Schema, keys: list[tuple[Any, ...]], *, checkpoint_id: int = 1
+) -> str:
+    """Complete a checkpoint with a value and a list for each key, its number, in two subtasks; returns its pointer."""
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    location = access.initialize_location_for_checkpoint(checkpoint_id)
+    columns = [
+        pa.array([key[place] for key in keys], field.type) for place, field in enumerate(schema)
+    ]
+    numbers = pa.array(range(len(keys)), pa.int64())
+    all_keys = Keys.of(columns, _KEY_GROUPS)
+    groups_of_rows = all_keys.key_groups[all_keys.codes]
+    subtasks = {}
+    for index in range(2):
+        groups = key_group_range(_KEY_GROUPS, 2, index)
+        backend = KeyedStateBackend(HeapStateTables(groups), schema, _KEY_GROUPS, groups)
+        mine = pa.array([group in groups for group in groups_of_rows.tolist()])
+        own = backend.keys([column.filter(mine) for column in columns])
+        values = numbers.filter(mine).take(pa.array(own.codes.argsort()))
+        backend.get_state(ValueStateDescriptor("value", pa.int64())).columns.put(own, values)
+        lists = backend.get_list_state(ListStateDescriptor("list", pa.int64()))
+        lists.columns.append(own, values)
+        subtasks[index] = backend.snapshot(checkpoint_id, location).run().state
+    operator = StoredOperator(2, _KEY_GROUPS, subtasks, key=tuple(schema.names))
+    metadata = CheckpointMetadata(
+        job_id="job",
+        checkpoint_id=checkpoint_id,
+        created_ms=1000 * checkpoint_id,
+        duration_ms=0.0,
+        writer="test",
+        operators={"op": operator},
+    )
+    return complete_checkpoint(location, metadata).location.external_pointer

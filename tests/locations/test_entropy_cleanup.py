@@ -144,7 +144,8 @@ class TestRequests:
         counts.clear()
         kept.add(newer)
         cleaner.close()
-        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
+        leases = {"list": 1}
+        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1} | leases
 
     def test_failed_checkpoint_costs_511_listings_more(self, counts: Counts, more: int) -> None:
         location = job_in(counts.directory).initialize_location_for_checkpoint(1)

@@ -1,10 +1,12 @@
-"""Drivers that begin, commit, fail, die and come back, in any order: no needed file is lost.
+"""Drivers that begin, commit, fail, die and come back, and readers, in any order: no needed file is lost.
 
 Each driver does what a coordinator does, with the public calls of `holdfast.locations`. The store
 is `memory://` with faults, and a clock that the machine moves. The rules of the game:
 
 - Time passes only while no driver writes: the grace period is longer than any checkpoint takes.
 - A sweep without a grace period comes only then, too.
+- Readers lease the newest checkpoint, renew the lease, end or are killed; no sweep without a grace period comes while they
+  read.
 - Files that a driver's cleaner has not deleted when its process dies stay, or some of them.
 """
 
@@ -57,8 +59,10 @@ from holdfast.locations.adapters import (
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
+    acquire_lease,
     load_latest_checkpoint,
 )
+from holdfast.locations.coordination.leases import LEASE_S, CheckpointLease
 from holdfast.testing import (
     ANY_CALL,
     ManualClock,
@@ -132,6 +136,14 @@ class Driver:
         return f"driver {self.ownership.epoch}"
 
 
+@dataclass(eq=False)
+class Reader:
+    checkpoint: CompletedCheckpoint
+    lease: CheckpointLease
+    end_ms: int
+    """The lease counts before this time."""
+
+
 class LifecycleMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -144,6 +156,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.block.callback(file_system_for(root).delete_tree, root)
         self.faults = self.block.enter_context(faulty_file_system(root))
         self.drivers: list[Driver] = []
+        self.readers: list[Reader] = []
         self.owner: Driver | None = None
         """The driver that claimed the job last; it counts although it may be dead."""
         self.contents: dict[str, bytes] = {}
@@ -476,7 +489,48 @@ class LifecycleMachine(RuleBasedStateMachine):
     def sweep_at_any_time(self, *, dry_run: bool) -> None:
         sweep(self.faults.directory, "job", grace_s=GRACE, dry_run=dry_run)
 
-    @precondition(lambda self: not any(driver.pending for driver in self.drivers))
+    # Readers
+
+    @precondition(lambda self: len(self.readers) < 3)
+    @rule()
+    def a_reader_begins(self) -> None:
+        assert self.owner
+        latest = load_latest_checkpoint(self.owner.access)
+        if latest is not None:
+            end_ms = self.clock.now_ms() + LEASE_S * 1000
+            lease = acquire_lease(latest.location.external_pointer)
+            assert lease is not None
+            self.readers.append(Reader(latest, lease, end_ms))
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def a_reader_renews_its_lease(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        end_ms = self.clock.now_ms() + LEASE_S * 1000
+        if self.clock.now_ms() < reader.end_ms:
+            reader.lease.renew()
+            reader.end_ms = end_ms
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), is_killed=st.booleans())
+    def a_reader_ends(self, data: st.DataObject, *, is_killed: bool) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        self.readers.remove(reader)
+        if not is_killed:
+            reader.lease.release()
+
+    @invariant()
+    def leased_checkpoints_are_complete(self) -> None:
+        now_ms = self.clock.now_ms()
+        for reader in self.readers:
+            if now_ms < reader.end_ms:
+                self.verify(reader.checkpoint)
+
+    # Sweeps
+
+    @precondition(
+        lambda self: not self.readers and not any(driver.pending for driver in self.drivers)
+    )
     @rule()
     def sweep_all_without_writers(self) -> None:
         sweep(self.faults.directory, "job", grace_s=0)
@@ -546,6 +600,8 @@ class LifecycleMachine(RuleBasedStateMachine):
             self.block.close()
 
     def end(self) -> None:
+        self.readers.clear()
+        self.clock.advance(LEASE_S)
         last = self.start(2)
         for _ in range(2):
             self.batch(last, CheckpointedStateScope, 1)

@@ -29,7 +29,7 @@ from holdfast.errors import (
     InvalidRequestError,
     StreamClosedError,
 )
-from holdfast.locations import AzureSettings, GcsSettings, use_azure, use_gcs
+from holdfast.locations import AzureSettings
 from holdfast.locations.adapters import FileStatus, file_system_for, unregister_file_system
 from holdfast.locations.file_systems import (
     AzureFileSystem,
@@ -81,11 +81,7 @@ class ObjectStoreContract(ExclusiveFileSystemContract):
     @pytest.fixture
     def scheme_settings(self, bucket: CloudBucket) -> Iterator[None]:
         """Use the server for its scheme."""
-        match bucket.server.settings:
-            case GcsSettings() as settings:
-                use_gcs(settings)
-            case AzureSettings() as settings:
-                use_azure(settings)
+        bucket.server.use()
         yield
         unregister_file_system(bucket.server.scheme)
 

@@ -5,6 +5,10 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+PAGES = sorted(
+    page for pattern in ("*.md", "docs/*.md") for page in Path(__file__).parents[2].glob(pattern)
+)
+
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,

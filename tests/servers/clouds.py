@@ -19,7 +19,7 @@ from servers import infra
 from servers.in_process import serve
 from servers.memory_gcs import MemoryGcs
 
-from holdfast.locations import AzureSettings, GcsSettings
+from holdfast.locations import AzureSettings, GcsSettings, use_azure, use_gcs
 from holdfast.locations.file_systems import (
     AzureFileSystem,
     ObjectStoreFileSystem,
@@ -50,6 +50,10 @@ class CloudServer(ABC):
     ) -> ObjectStoreFileSystem:
         """Return the adapter, with changed settings."""
         return ObjectStoreFileSystem(replace(self.settings, **changes), retries=retries)
+
+    @abstractmethod
+    def use(self, retries: RetryPolicy | None = None, **changes: Any) -> None:
+        """Use the server for its scheme in this process, with changed settings."""
 
     def new_bucket(self) -> "CloudBucket":
         name = f"test-{uuid.uuid4().hex}"
@@ -106,6 +110,11 @@ class GcsServer(CloudServer):
 
     store: MemoryGcs
 
+    def use(self, retries: RetryPolicy | None = None, **changes: Any) -> None:
+        settings = replace(self.settings, **changes)
+        assert isinstance(settings, GcsSettings)
+        use_gcs(settings, retries=retries or RetryPolicy())
+
     def add_bucket(self, name: str) -> None:
         self.store.add_bucket(name)
 
@@ -127,6 +136,11 @@ class AzureServer(CloudServer):
         assert isinstance(settings, AzureSettings)
         return AzureFileSystem(settings, retries=retries)
 
+    def use(self, retries: RetryPolicy | None = None, **changes: Any) -> None:
+        settings = replace(self.settings, **changes)
+        assert isinstance(settings, AzureSettings)
+        use_azure(settings, retries=retries or RetryPolicy())
+
     def add_bucket(self, name: str) -> None:
         infra.run("azure", "container", self.directory, name)
 
@@ -134,20 +148,34 @@ class AzureServer(CloudServer):
 _QUICK: dict[str, Any] = {"part_size": 5 << 20, "connect_timeout": HANGS_S, "read_timeout": HANGS_S}
 
 
-@pytest.fixture(scope="session")
-def memory_gcs() -> Iterator[GcsServer]:
+@contextmanager
+def gcs_server() -> Iterator[GcsServer]:
+    """Serve Google's XML API until the block ends."""
     store = MemoryGcs()
     with serve(store.answer) as endpoint:
         settings = GcsSettings(endpoint=endpoint, anonymous=True, **_QUICK)
         yield GcsServer(settings, "gs", store)
 
 
-@pytest.fixture(scope="session")
-def azurite() -> Iterator[AzureServer]:
+@contextmanager
+def azure_server() -> Iterator[AzureServer]:
+    """Run Azurite until the block ends."""
     with infra.running("azure") as known:
         values: dict[str, Any] = {**known, **_QUICK}
         directory = values.pop("directory")
         yield AzureServer(AzureSettings(**values), "az", directory)
+
+
+@pytest.fixture(scope="session")
+def memory_gcs() -> Iterator[GcsServer]:
+    with gcs_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[AzureServer]:
+    with azure_server() as server:
+        yield server
 
 
 AZURE = pytest.mark.exhaustive

@@ -199,44 +199,41 @@ class MemoryS3:
         status = self._bucket(asked).versioning
         return _xml("VersioningConfiguration", _element("Status", status) if status else "")
 
+    def order(self, name: str) -> bytes:
+        """Return what keys and prefixes are sorted by in a listing."""
+        return name.encode()
+
+    def prefixes_of_uploads(self, bucket: str, prefix: str, delimiter: str) -> list[str]:
+        """Return the common prefixes that are listed only because of unfinished uploads: none in S3."""
+        return []
+
     def list_objects(self, asked: "_Asked") -> Answer:
         query = asked.request.query
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         after = query.get("continuation-token") or query.get("start-after", "")
         max_keys = min(int(query.get("max-keys", _PAGE)), _PAGE)
-        entries: list[str] = []
-        last, is_truncated, count = "", False, 0
+        names: dict[str, _Version | None] = {}
         bucket = self._bucket(asked)
-        for key in sorted(bucket.objects.copy(), key=str.encode):
+        for key in bucket.objects.copy():
             version = bucket.current(key)
-            if version is None or version.data is None or not key.startswith(prefix):
+            if version is None or not key.startswith(prefix):
                 continue
             end = key.find(delimiter, len(prefix)) if delimiter else -1
-            name = key if end < 0 else key[: end + len(delimiter)]
-            if name == last or name.encode() <= after.encode():
-                continue
-            if count == max_keys:
-                is_truncated = True
-                break
-            last, count = name, count + 1
-            if end >= 0:
-                entries.append(
-                    f"<CommonPrefixes>{asked.key_element('Prefix', name)}</CommonPrefixes>"
-                )
-            else:
-                entries.append(
-                    f"<Contents>{asked.key_element('Key', key)}"
-                    f"<LastModified>{_iso(version.modified)}</LastModified>"
-                    f"<ETag>{escape(version.etag)}</ETag><Size>{len(version.data)}</Size>"
-                    "<StorageClass>STANDARD</StorageClass></Contents>"
-                )
+            names[key if end < 0 else key[: end + len(delimiter)]] = version if end < 0 else None
+        names |= dict.fromkeys(self.prefixes_of_uploads(asked.bucket, prefix, delimiter))
+        left = sorted(
+            (name for name in names if not after or self.order(name) > self.order(after)),
+            key=self.order,
+        )
+        page, is_truncated, count = left[:max_keys], len(left) > max_keys, min(len(left), max_keys)
+        entries = [_entry(asked, name, names[name]) for name in page]
         head = _element("Name", asked.bucket) + _element("KeyCount", str(count))
         head += asked.key_element("Prefix", prefix) + _element("MaxKeys", str(max_keys))
         head += _element("IsTruncated", "true" if is_truncated else "false")
         if "encoding-type" in query:
             head += _element("EncodingType", "url")
         if is_truncated:
-            head += _element("NextContinuationToken", last)
+            head += _element("NextContinuationToken", page[-1])
         return _xml("ListBucketResult", head + "".join(entries))
 
     def list_versions(self, asked: "_Asked") -> Answer:
@@ -411,6 +408,18 @@ class _Asked:
         is_quoted = "encoding-type" in self.request.query
         truncated = _element("IsTruncated", "false")
         return truncated + (_element("EncodingType", "url") if is_quoted else "")
+
+
+def _entry(asked: _Asked, name: str, version: _Version | None) -> str:
+    """Return the element of an object in a listing, or that of a common prefix, which has no version."""
+    if version is None:
+        return f"<CommonPrefixes>{asked.key_element('Prefix', name)}</CommonPrefixes>"
+    return (
+        f"<Contents>{asked.key_element('Key', name)}"
+        f"<LastModified>{_iso(version.modified)}</LastModified>"
+        f"<ETag>{escape(version.etag)}</ETag><Size>{len(version.data or b'')}</Size>"
+        "<StorageClass>STANDARD</StorageClass></Contents>"
+    )
 
 
 def _check(headers: Mapping[str, str], body: bytes) -> None:

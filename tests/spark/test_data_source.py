@@ -19,6 +19,7 @@ from contracts.elements import (
     list_state,
     union_state,
 )
+from contracts.files import files_below
 from jobs.job import Job
 from jobs.operators import AllOperatorStates
 from jobs.processor_jobs import run_callbacks
@@ -30,8 +31,9 @@ from servers.s3 import S3Bucket, settings_of
 import holdfast
 from holdfast import scan_state, take_savepoint
 from holdfast.backends import OperatorStateBackend, Pickled
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import use_s3
+from holdfast.locations.adapters import file_system_for
 from holdfast.spark.compat import IS_PYSPARK_4, arrow_schema_of, read_arrow
 from holdfast.spark.data_source import StateReader, StateView, for_spark, spark_schema_of
 
@@ -175,6 +177,27 @@ def test_large_states_are_read_in_parts(
         ]
     )
     assert table.equals(holdfast.read_state(options["path"]))
+
+
+def test_planned_query_and_its_tasks_lease_the_checkpoint(checkpoint: Checkpoint) -> None:
+    checkpoint.add("op", lambda backend, _: list_state(backend).add(1))
+    pointer = checkpoint.complete()
+    view = StateView.of({"path": pointer, "operator": "op"})
+    reader = StateReader(view, view.spark_schema)
+
+    def leases() -> int:
+        return sum("_lease-" in file for file in files_below(pointer))
+
+    (partition,) = reader.partitions()
+    assert leases() == 1
+    rows = reader.read(partition)
+    next(rows)
+    assert leases() == 2
+    assert list(rows) == []
+    assert leases() == 1
+    file_system_for(pointer).delete([f"{pointer}/_metadata"])
+    with pytest.raises(CheckpointNotFoundError, match="HF-DELETED"):
+        list(reader.read(partition))
 
 
 @pytest.mark.exhaustive

@@ -55,7 +55,6 @@ def test_aggregates_of_changed_keys_cover_all_rows_so_far(job: Job) -> None:
     }
 
 
-@pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize(
     "by", [pytest.param("aggregates", marks=pytest.mark.exhaustive), "a function"]
 )
@@ -78,8 +77,9 @@ def test_windows_are_emitted_when_the_watermark_passes_them(by: str, job: Job) -
     assert set(map(tuple, batches.values())) == {()}
 
 
-@pytest.mark.usefixtures("state_backend")
-@pytest.mark.parametrize("by", ["aggregates", "a function"])
+@pytest.mark.parametrize(
+    "by", ["aggregates", pytest.param("a function", marks=pytest.mark.exhaustive)]
+)
 def test_rows_late_for_their_windows_are_counted(by: str, job: Job) -> None:
     for moments in ([0, 1 * S], [12 * S], [12 * S], [2 * S, 3 * S, 13 * S]):
         job.feed_at(*moments)

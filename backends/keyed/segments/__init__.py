@@ -23,6 +23,7 @@ the bytes; each calls those below it:
     merging           rows of several slices as one per identity, many rows in reused memory
     rows              rows in memory or of a section, and the ranges of them that are merged
     manifest          tables, runs, slices and stored specifications
+    block_cache       verified blocks of stored segments, for several reads
     segment           a segment in memory, in a mapped file, or in storage
     segment_writer    writes a segment
     section           columns of a section, whole or in part
@@ -32,6 +33,7 @@ the bytes; each calls those below it:
 Heap and RocksDB backends use only `table_reader`, `table_writer` and `checkpoint_files`. Start with `manifest`.
 """
 
+from holdfast.backends.keyed.segments.block_cache import BlockCache
 from holdfast.backends.keyed.segments.checkpoint_files import (
     ConfirmedFiles,
     finish_stream,
@@ -53,6 +55,7 @@ from holdfast.backends.keyed.segments.segment_store import Workspace
 from holdfast.backends.keyed.segments.table_reader import (
     RestoredTable,
     check_disjoint,
+    open_table,
     read_manifest,
     read_manifest_bytes,
     read_tables,
@@ -61,6 +64,7 @@ from holdfast.backends.keyed.segments.table_writer import write_canonical_tables
 
 __all__ = [
     "ROCKSDB_MAGIC",
+    "BlockCache",
     "ColumnarStateTables",
     "ConfirmedFiles",
     "MergePolicy",
@@ -74,6 +78,7 @@ __all__ = [
     "encode_manifest",
     "finish_stream",
     "new_segment_name",
+    "open_table",
     "read_manifest",
     "read_manifest_bytes",
     "read_tables",

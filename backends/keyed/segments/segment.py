@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.keyed.segments.block_cache import BlockCache
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.trailer import (
     SectionPlace,
@@ -31,6 +32,10 @@ from holdfast.locations.storages import CheckpointStateOutputStream
 
 _TAIL_BYTES = 1 << 16
 """Bytes at the end of a stored segment that the first request reads: they contain most trailers."""
+
+
+_TAIL = -1
+"""The number of these bytes in the cache of blocks."""
 
 
 class _SegmentBytes:
@@ -242,12 +247,20 @@ class StoredSegment:
 
     It keeps its trailer, and an open stream until `close`; the next read opens it again. Bytes are verified by the
     segment's own checksums, whose blocks are smaller than those of its handle. Raises as `Segment.open`.
+
+    Args:
+        name: The segment's name.
+        handle: Its bytes.
+        cache: Keeps verified blocks; None to read them each time.
     """
 
-    def __init__(self, name: str, handle: StreamStateHandle) -> None:
+    def __init__(
+        self, name: str, handle: StreamStateHandle, cache: BlockCache | None = None
+    ) -> None:
         self.name = name
         self.location = location_of(handle) or f"segment {name}"
         self._handle = handle
+        self._cache = cache
         self._stream: BinaryIO | None = None
         if type(handle) is FileStateHandle:
             self._handle = msgspec.structs.replace(handle, checksum=None)
@@ -271,16 +284,28 @@ class StoredSegment:
         if not length:
             return pa.py_buffer(b"")
         size = self._trailer.block_bytes
-        start = offset // size * size
-        end = min(-(-(offset + length) // size) * size, self._end)
+        numbers = range(offset // size, -(-(offset + length) // size))
+        cached = self._cache.get(self.name, numbers) if self._cache is not None else None
+        data = self._read_blocks(numbers) if cached is None else _join(cached)
+        return data.slice(offset - numbers.start * size, length)
+
+    def _read_blocks(self, numbers: range) -> pa.Buffer:
+        """Read and verify adjacent blocks."""
+        size = self._trailer.block_bytes
+        start, end = numbers.start * size, min(numbers.stop * size, self._end)
         data = self._read(start, max(0, end - start))
         view = memoryview(data)
-        numbers = range(start // size, -(-end // size))
+        numbers = range(numbers.start, -(-end // size))
         blocks = (view[at - start : at - start + size] for at in range(start, end, size))
         corruption = find_corrupt_block(self._trailer, numbers, blocks)
         if corruption is not None:
             raise self.corrupted_error(corruption)
-        return data.slice(offset - start, length)
+        if self._cache is not None:
+            for number in numbers:
+                at = (number - numbers.start) * size
+                block = data if len(numbers) == 1 else pa.py_buffer(bytes(view[at : at + size]))
+                self._cache.put(self.name, number, block)
+        return data
 
     def advise(self, *, sequential: bool) -> None:
         """Do nothing: only requested bytes are read."""
@@ -296,7 +321,11 @@ class StoredSegment:
     def _read_trailer(self) -> tuple[Trailer, int]:
         size = self._handle.size
         start = max(0, size - _TAIL_BYTES)
-        tail = memoryview(self._read(start, size - start))
+        cached = self._cache.get(self.name, [_TAIL]) if self._cache is not None else None
+        data = self._read(start, size - start) if cached is None else cached[0]
+        if self._cache is not None and cached is None:
+            self._cache.put(self.name, _TAIL, data)
+        tail = memoryview(data)
 
         def read(offset: int, length: int) -> memoryview:
             if offset < start:
@@ -336,6 +365,10 @@ class _LoadedBytes:
 
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
         return self.segment.corrupted_error(message)
+
+
+def _join(blocks: list[pa.Buffer]) -> pa.Buffer:
+    return blocks[0] if len(blocks) == 1 else pa.py_buffer(b"".join(blocks))
 
 
 def _section_place(segment: Segment | StoredSegment, trailer: Trailer, number: int) -> SectionPlace:

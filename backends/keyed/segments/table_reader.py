@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 
+from holdfast.backends.keyed.segments.block_cache import BlockCache
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Slice,
@@ -84,18 +85,34 @@ class RestoredTable:
         try:
             yield from (step.table_rows(spec) for step in steps)
         finally:
-            self._segments.close()
+            self._segments.close_after_read()
 
     @property
     def stored_rows(self) -> int:
         """Estimated number of stored rows, including updated and deleted rows that are not merged yet."""
         return sum(run.rows for run in self._manifest.runs)
 
+    def close(self) -> None:
+        """Close the streams of segments that stay open with a cache."""
+        self._segments.close()
+
     def between(self, first: int, end: int) -> "RestoredTable":
         """Restrict the table to rows with `first` <= sort key < `end`; others are not read, if possible."""
         low, high = max(first, self._range[0]), min(end, self._range[1])
         manifest = self._manifest.within(low, high)
         return replace(self, _manifest=manifest, _range=(low, max(low, high)))
+
+
+def open_table(
+    handle: SegmentsStateHandle, table: TableManifest, cache: BlockCache | None = None
+) -> RestoredTable:
+    """Open a table of a handle of segments, whose manifest was read.
+
+    With a cache, blocks and streams stay open after a read, for the next reads.
+    """
+    segments = StoredSegments(handle.segments, cache)
+    groups = KeyGroupRange(*handle.key_groups)
+    return RestoredTable(table.spec, table, segments, sort_key_range(groups))
 
 
 def read_tables(
@@ -172,12 +189,20 @@ def read_manifest_bytes(handle: SegmentsStateHandle) -> bytes:
 class StoredSegments:
     """Segments of several handles, each opened when it is first used."""
 
-    def __init__(self, streams: Mapping[str, StreamStateHandle]) -> None:
+    def __init__(
+        self, streams: Mapping[str, StreamStateHandle], cache: BlockCache | None = None
+    ) -> None:
         self._streams = streams
+        self._cache = cache
         self._segments: dict[str, StoredSegment] = {}
 
+    def close_after_read(self) -> None:
+        """Close all streams, unless more reads are expected; the next read opens them again."""
+        if self._cache is None:
+            self.close()
+
     def close(self) -> None:
-        """Close all streams; the next read opens them again."""
+        """Close all streams."""
         for segment in self._segments.values():
             segment.close()
 
@@ -209,7 +234,8 @@ class StoredSegments:
     def _segment(self, name: str) -> StoredSegment:
         segment = self._segments.get(name)
         if segment is None:
-            segment = self._segments[name] = StoredSegment(name, self._streams[name])
+            segment = StoredSegment(name, self._streams[name], self._cache)
+            self._segments[name] = segment
         return segment
 
 

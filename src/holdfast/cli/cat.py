@@ -82,7 +82,7 @@ def cat_command(options: argparse.Namespace) -> int:
 
 def _print(options: argparse.Namespace, checkpoint: CompletedCheckpoint) -> int:
     pointer = checkpoint.location.external_pointer
-    exists, batches = _select(options, pointer)
+    exists, batches = _select(options, checkpoint)
     cell = _state_cell if _is_listing(options) else element_cell
     if options.json:  # rows are printed while they are read
         batches = _until_deleted(batches, pointer)
@@ -109,15 +109,17 @@ def _until_deleted(batches: "Iterable[pa.RecordBatch]", pointer: str) -> "Iterat
         raise StorageUnavailableError(message, pointer) from error
 
 
-def _select(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterable[pa.RecordBatch]]":
+def _select(
+    options: argparse.Namespace, checkpoint: CompletedCheckpoint
+) -> "tuple[bool, Iterable[pa.RecordBatch]]":
     """Return whether the selected state exists, and its rows."""
     from holdfast.backends.inspection import readable_state, states  # noqa: PLC0415  # loads Arrow
 
     if _is_listing(options):
-        table = states(pointer)
+        table = states(checkpoint.location.external_pointer)
         return table.num_rows > 0, table.to_batches()
     readable = readable_state(
-        pointer,
+        checkpoint.metadata,
         options.operator,
         options.state,
         raw=options.raw,

@@ -26,6 +26,7 @@ from holdfast.cli.options import (
     option,
 )
 from holdfast.cli.output import print_status, printable
+from holdfast.cli.probe import probe_command
 from holdfast.cli.queries import restore_command, rollback_command, savepoint_command
 from holdfast.cli.report import report_command
 from holdfast.cli.serve import serve_command
@@ -124,7 +125,7 @@ COMMANDS: dict[str, tuple[Command | CommandGroup, ...]] = {
     "protect": (savepoint_command, copy_command),
     "change": (restore_command, rollback_command, clean_command),
     "migrate": (IMPORT, FLINK),
-    "set up": (settings_command, completion_command),
+    "set up": (probe_command, settings_command, completion_command),
 }
 """The commands by purpose, in the order of the help."""
 

@@ -11,9 +11,14 @@ import shtab
 
 from holdfast.cli.output import ROW_LIMIT, print_status
 from holdfast.cli.properties_file import parse_properties
-from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import find_checkpoint, is_gone, read_claim
+from holdfast.locations.coordination import (
+    deleted_error,
+    find_checkpoint,
+    hold_checkpoint,
+    is_gone,
+    read_claim,
+)
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import directories_of, iso_time
 
@@ -316,7 +321,7 @@ def retry_if_deleted(
     checkpoint: CompletedCheckpoint,
     use: Callable[[CompletedCheckpoint], _Result],
 ) -> _Result:
-    """Use a checkpoint; start over with a newer one each time that its job deletes it in the meantime.
+    """Use a checkpoint, held by a lease; start over with a newer one each time that its job deletes it in the meantime.
 
     Args:
         options: The command's options.
@@ -330,7 +335,8 @@ def retry_if_deleted(
     """
     for _ in range(_MAX_ATTEMPTS):
         try:
-            return use(checkpoint)
+            with hold_checkpoint(checkpoint.location.external_pointer):
+                return use(checkpoint)
         except CheckpointNotFoundError as error:
             if not is_gone(checkpoint):
                 raise
@@ -338,11 +344,7 @@ def retry_if_deleted(
             try:
                 checkpoint = resolve_checkpoint(options, pointer)
             except CheckpointNotFoundError:
-                message = (
-                    "the job deleted this checkpoint while it was read; name the job's directory "
-                    f"for its newest checkpoint, {uripath.parent(deleted)}"
-                )
-                raise CheckpointNotFoundError(message, deleted) from error
+                raise deleted_error(deleted) from error
             print_status(
                 f"{deleted} was deleted by its job while it was read; starting over with the newest"
             )

@@ -30,8 +30,8 @@ from holdfast.cli.output import (
     second_text,
     span_text,
 )
-from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations.coordination import is_gone
+from holdfast.errors import CheckpointError
+from holdfast.locations.coordination import deleted_error, is_gone
 from holdfast.locations.handles import FileStateHandle, files_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
@@ -92,8 +92,7 @@ def checkpoint_values(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
     for uid, operator in metadata.operators.items():
         states = [state_values(state) for state in states_of(uid, operator)]
         if any(state["failure"] for state in states) and is_gone(checkpoint):
-            message = "checkpoint was deleted while it was read"
-            raise CheckpointNotFoundError(message, pointer)
+            raise deleted_error(pointer)
         view["operators"][uid]["states"] = states
     progress = find_progress(metadata)
     others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES, HISTORY}

@@ -6,7 +6,8 @@ second half casts Arrow data to Spark types that preserve every value.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -18,9 +19,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import conform, fields_of, is_bytes, is_text, paths_in, plain_type
-from holdfast.backends.inspection import Raw, ReadableState, StatePart, readable_state, states
+from holdfast.backends.inspection import (
+    Raw,
+    ReadableState,
+    StatePart,
+    at_keys,
+    key_schema,
+    readable_state,
+    states,
+)
 from holdfast.common import json_decoder, raise_shortage
 from holdfast.errors import InvalidRequestError
+from holdfast.locations.coordination import acquire_lease, find_checkpoint, hold_checkpoint
 from holdfast.spark.compat import (
     HAS_TIME_TYPE,
     IS_PYSPARK_4,
@@ -30,6 +40,7 @@ from holdfast.spark.compat import (
     settings_of,
 )
 from holdfast.spark.event_time import check_rows_per_batch
+from holdfast.spark.pushed_filters import keys_in
 from holdfast.spark.sessions import register_source
 from holdfast.spark.settings import Stores, check_settings, is_of_stores, nearest
 from holdfast.spark_progress import subtasks
@@ -93,12 +104,20 @@ def scan_state(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateView:
-    """A view of a checkpoint or savepoint: its rows in a table, or the state that has them."""
+    """A view of a checkpoint or savepoint: its rows in a table, or the state that has them.
+
+    Attributes:
+        stores: The settings of stores.
+        schema: The columns of the rows.
+        table: All rows, if they are few.
+        state: The state that has the rows, otherwise; in the checkpoint whose directory is `checkpoint`.
+    """
 
     stores: Stores
     schema: pa.Schema
     table: pa.Table | None = None
     state: ReadableState | None = None
+    checkpoint: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "StateView":
@@ -130,15 +149,21 @@ class StateView:
         view = given.get("view", "elements" if is_named else "states").lower()
         match view:
             case "elements":
+                checkpoint = find_checkpoint(pointer)
                 readable = readable_state(
-                    pointer,
+                    checkpoint.metadata,
                     operator,
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
                     kind=kind,
                     key=key,
                 )
-                return cls(stores=stores, schema=readable.schema, state=readable)
+                return cls(
+                    stores=stores,
+                    schema=readable.schema,
+                    state=readable,
+                    checkpoint=checkpoint.location.external_pointer,
+                )
             case "states" | "metadata" if is_named:
                 message = (
                     f"view {view} shows all states; leave operator, state, raw, kind and key out"
@@ -179,9 +204,33 @@ class StateReader(DataSourceReader):
         self._view = view
         self._schema = schema
 
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return a partition for each subtask, or several if its state is large."""
+    @property
+    def pushFilters(self) -> Any:  # noqa: N802  # Spark's name
+        """The method that Spark calls with filters if `spark.sql.python.filterPushdown.enabled` is true.
+
+        Spark 4.1 refuses a reader that defines it if the setting is false, which is its default. It recognises such a
+        reader by `__func__`.
+        """
+        push: Any = partial(self._push_filters)
+        push.__func__ = getattr(DataSourceReader, "pushFilters", None)
+        return push
+
+    def _push_filters(self, filters: list[Any]) -> list[Any]:
+        """Read only the rows of the keys that filters name. Returns all filters: Spark evaluates them again."""
         state = self._view.state
+        if state is not None and (key := key_schema(state)) is not None:
+            keys = keys_in(filters, key)
+            if keys is not None:
+                self._view = replace(self._view, state=at_keys(state, keys))
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a partition for each subtask, or several if its state is large.
+
+        The checkpoint is leased until tasks begin, which hold it themselves.
+        """
+        state = self._view.state
+        acquire_lease(self._view.checkpoint)
         return [StatePartition(part) for part in (state.split() if state is not None else [None])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -193,8 +242,9 @@ class StateReader(DataSourceReader):
             batches = self._view.table.to_batches()
         elif self._view.state is not None and part is not None:
             batches = self._view.state.batches([part])
-        for batch in batches:
-            yield for_spark(batch, self._schema)
+        with hold_checkpoint(self._view.checkpoint):
+            for batch in batches:
+                yield for_spark(batch, self._schema)
 
 
 def _scan_in_tasks(spark: SparkSession, view: StateView) -> DataFrame:

@@ -13,7 +13,13 @@ import msgspec
 
 from holdfast.common import message_pack_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import VerifiedFile, copy_checkpoint, is_gone, verify_files
+from holdfast.locations.coordination import (
+    VerifiedFile,
+    copy_checkpoint,
+    hold_checkpoint,
+    is_gone,
+    verify_files,
+)
 from holdfast.locations.handles import (
     FileStateHandle,
     StreamStateHandle,
@@ -241,6 +247,15 @@ def copy_savepoint(
         InvalidRequestError: The target is not valid as a directory of savepoints.
         OutcomeUnknownError: It is not known whether the copy was completed.
     """
+    with hold_checkpoint(checkpoint.location.external_pointer):
+        return _copy_held(checkpoint, target, on_bytes)
+
+
+def _copy_held(
+    checkpoint: CompletedCheckpoint,
+    target: str | PathLike[str],
+    on_bytes: Callable[[int], object],
+) -> CompletedCheckpoint:
     content = find_spark_files(checkpoint)
     if content is None:
         return copy_checkpoint(checkpoint, target, on_bytes=on_bytes)

@@ -203,10 +203,11 @@ class KafkaSink:
                 # thought dead.
                 self._close_producer()
                 self._send_all()
-        except CheckpointError as error:
+        except BaseException as error:
             # The next attempt has to find out what has become of the transaction.
             self._close_producer()
-            if not isinstance(error, StorageUnavailableError):
+            is_outage = isinstance(error, StorageUnavailableError)
+            if isinstance(error, CheckpointError) and not is_outage:
                 self._failure = error
             raise
         if self._outbox is not None and not self._is_swept:  # the first checkpoint of the run

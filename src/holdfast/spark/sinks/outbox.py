@@ -6,9 +6,11 @@ A sink names the files of a batch in its state. So they count exactly if their c
 sent. Other files of checkpoints that exist are left by failed tasks and attempts.
 """
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import pyarrow as pa
@@ -84,7 +86,8 @@ def read_rows(files: Sequence[FileStateHandle]) -> Iterator[pa.RecordBatch]:
     for file in files:
         with file.open_input_stream() as stream:
             try:
-                yield from pa.ipc.open_stream(stream)
+                # Arrow takes a short read for the end of the file.
+                yield from pa.ipc.open_stream(io.BufferedReader(cast("io.RawIOBase", stream)))
             except pa.ArrowException as error:
                 message = f"rows of an outbox can't be decoded ({error})"
                 raise CheckpointCorruptedError(message, file.uri) from error

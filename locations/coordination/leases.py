@@ -1,0 +1,221 @@
+"""Leases of readers: a checkpoint that is being read is deleted later.
+
+    <job>/chk-<N>/_lease-<seconds>-<random>     an empty file; it counts for that time after its last modification
+
+The time is that of the store, so clocks of readers and drivers need not agree. A reader renews its lease with a new
+file. If the reader is killed, the lease ends, and its file is deleted with the checkpoint, or by a sweep.
+
+A reader writes its lease, then makes sure that `_metadata` is there. A driver looks for leases right before it deletes
+`_metadata`, which it never does while the checkpoint is its newest. So a lease that was written before a newer checkpoint was
+committed is always seen. A leased checkpoint stays whole, and the driver looks again after its next commits; a restarted
+driver finds it among the completed checkpoints.
+
+Only a checkpoint in a job's directory needs a lease: savepoints belong to the user.
+"""
+
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from os import PathLike
+
+from holdfast.common import uripath
+from holdfast.errors import CheckpointError, CheckpointNotFoundError
+from holdfast.locations.coordination.checkpoints import find_checkpoint
+from holdfast.locations.file_systems import (
+    PROBE_PREFIX,
+    create_file,
+    file_system_for,
+    retry_deadline,
+)
+from holdfast.locations.storages import CompletedCheckpoint, find_metadata, is_checkpoint
+from holdfast.redaction import redact
+
+_log = logging.getLogger(__name__)
+
+LEASE_S = 300
+"""Seconds that a lease counts unless it is renewed."""
+
+_RENEWAL_S = LEASE_S / 3
+
+_MAX_LEASE_S = 3600
+"""No lease counts for longer, whatever its name."""
+
+_DEADLINE_S = 10.0
+_MAX_ATTEMPTS = 100
+
+LEASE_FILE = re.compile(r"_lease-(?P<seconds>[0-9]{1,9})-[0-9a-f]{32}")
+
+_WITHOUT_LEASE: set[str] = set()
+"""Directories of jobs in which this process can't write leases, so that it warns once."""
+
+
+class CheckpointLease:
+    """A reader's lease of the checkpoint in a directory."""
+
+    def __init__(self, pointer: str) -> None:
+        self._pointer = pointer
+        self._uri = ""
+
+    def renew(self) -> None:
+        """Write a lease that counts from now on, then delete the former one.
+
+        Raises:
+            CheckpointError: The lease can't be written.
+        """
+        file_system = file_system_for(self._pointer)
+        former = self._uri
+        uri = uripath.join(self._pointer, f"_lease-{LEASE_S}-{uuid.uuid4().hex}")
+        with retry_deadline(_DEADLINE_S):
+            with create_file(file_system, uri):
+                pass  # empty, so that a full disk has room for it
+            self._uri = uri
+            file_system.delete([former] if former else [])
+
+    def release(self) -> None:
+        """Delete the lease. Never raises, because it ends by itself."""
+        with suppress(CheckpointError), retry_deadline(_DEADLINE_S):
+            file_system_for(self._pointer).delete([self._uri] if self._uri else [])
+
+
+def acquire_lease(pointer: str) -> CheckpointLease | None:
+    """Lease a checkpoint by the URI of its directory. The lease ends unless it is renewed.
+
+    Returns:
+        None if the checkpoint needs no lease, or if this process can't write one, which is logged once for each job.
+
+    Raises:
+        CheckpointNotFoundError: The checkpoint was deleted.
+    """
+    if not is_checkpoint(pointer):
+        return None
+    lease = CheckpointLease(pointer)
+    try:
+        lease.renew()
+    except CheckpointNotFoundError as error:  # a store with directories
+        raise deleted_error(pointer) from error
+    except CheckpointError as error:
+        _warn_once(uripath.parent(pointer), error)
+        if _is_deleted(pointer):
+            raise deleted_error(pointer) from error
+        return None
+    try:
+        if _is_deleted(pointer):
+            raise deleted_error(pointer)
+    except CheckpointError:
+        lease.release()
+        raise
+    return lease
+
+
+@contextmanager
+def hold_checkpoint(pointer: str) -> Iterator[None]:
+    """Keep a job from deleting the checkpoint in a directory while the block reads it.
+
+    Raises:
+        CheckpointNotFoundError: The checkpoint was deleted, before or in the block; or a file of it is missing.
+    """
+    lease = acquire_lease(pointer)
+    is_done = threading.Event()
+    if lease is not None:
+        thread = threading.Thread(target=_keep, args=(lease, is_done), daemon=True)
+        thread.start()
+    try:
+        with explain_deletion(pointer):
+            yield
+    finally:
+        is_done.set()
+        if lease is not None:
+            thread.join()  # a renewal in progress would outlive the release
+            lease.release()
+
+
+@contextmanager
+def explain_deletion(pointer: str) -> Iterator[None]:
+    """Name the reason if a file is missing in the block because the job has deleted the checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: The block has raised it.
+    """
+    try:
+        yield
+    except CheckpointNotFoundError as error:
+        if is_checkpoint(pointer) and _is_deleted(pointer):
+            raise deleted_error(pointer) from error
+        raise
+
+
+@contextmanager
+def hold_found_checkpoint(pointer: str | PathLike[str]) -> Iterator[CompletedCheckpoint]:
+    """Find a checkpoint as `find_checkpoint` does, and hold it for the block.
+
+    A pointer to a directory or a job leads to a newer checkpoint if the job deletes the one that was found.
+    """
+    with ExitStack() as block:
+        for _ in range(_MAX_ATTEMPTS):
+            checkpoint = find_checkpoint(pointer)
+            with suppress(CheckpointNotFoundError):
+                block.enter_context(hold_checkpoint(checkpoint.location.external_pointer))
+                break
+        yield checkpoint
+
+
+def is_leased(directory: str) -> bool:
+    """Return whether a lease of the checkpoint in a directory counts now, by the store's clock."""
+    if not is_checkpoint(directory):
+        return False
+    ends_ms = [
+        entry.modified_ms + 1000 * min(int(matched["seconds"]), _MAX_LEASE_S)
+        for entry in file_system_for(directory).list(directory)
+        if (matched := LEASE_FILE.fullmatch(uripath.name(entry.uri)))
+    ]
+    return bool(ends_ms) and max(ends_ms) > store_clock_ms(uripath.parent(directory))
+
+
+def store_clock_ms(directory: str) -> int:
+    """Return the store's own time: that of a file which it has just written."""
+    file_system = file_system_for(directory)
+    probe = uripath.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
+    stream = file_system.create(probe)
+    try:
+        stream.commit()  # empty, so that a full disk has room for it
+        for entry in file_system.list(directory):
+            if entry.uri == probe:
+                return entry.modified_ms
+    finally:
+        stream.abort()
+        file_system.delete([probe])
+    raise CheckpointNotFoundError("job's directory was deleted during the sweep", directory)
+
+
+def deleted_error(pointer: str) -> CheckpointNotFoundError:
+    """Return the error of a reader whose checkpoint the job has deleted."""
+    message = (
+        "the job deleted this checkpoint while it was read; name the job's directory for its newest checkpoint, "
+        f"{uripath.parent(pointer)}"
+    )
+    return CheckpointNotFoundError(message, pointer, kind="deleted")
+
+
+def _is_deleted(pointer: str) -> bool:
+    return find_metadata(file_system_for(pointer).list(pointer)) is None
+
+
+def _keep(lease: CheckpointLease, is_done: threading.Event) -> None:
+    while not is_done.wait(_RENEWAL_S):
+        try:
+            lease.renew()
+        except CheckpointError as error:  # the former one still counts for some time
+            _log.warning("the lease of a checkpoint that is being read can't be renewed: %s", error)
+
+
+def _warn_once(job_directory: str, error: CheckpointError) -> None:
+    if job_directory not in _WITHOUT_LEASE:
+        _WITHOUT_LEASE.add(job_directory)
+        _log.warning(
+            "checkpoints of %s are read without a lease, so the job may delete one while it is read: %s",
+            redact(job_directory),
+            error,
+        )
