@@ -7,7 +7,7 @@ the login gives out. A cookie is derived from the token, and not the token itsel
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from typing import Any
@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 SLASH = "\0"
 """An encoded slash in a part of the path, which does not end the part."""

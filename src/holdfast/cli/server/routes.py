@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -310,7 +310,9 @@ def _style(_request: Request) -> Response:
     return Response("\n".join(sheets), media_type="text/css")
 
 
-def _events(jobs: Jobs, is_stopping: Callable[[], bool]) -> Callable[[Request], Response]:
+def _events(
+    jobs: Jobs, is_stopping: Callable[[], bool]
+) -> Callable[[Request], Awaitable[Response]]:
     async def stream(request: Request) -> AsyncIterator[str]:
         known = await run_in_threadpool(_versions, jobs)
         yield "retry: 2000\n\n"

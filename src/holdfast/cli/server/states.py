@@ -184,9 +184,7 @@ def state_rows(
     now_ms: int,
 ) -> StateRows:
     """Return the rows of a key. Raises as `read_state` does."""
-    readable = readable_state(
-        checkpoint.location.external_pointer, operator, name, kind=kind, key=key
-    )
+    readable = readable_state(checkpoint.metadata, operator, name, kind=kind, key=key)
     rows = (
         {column: json_value(value) for column, value in zip(batch.schema.names, row, strict=True)}
         for batch in readable.batches()
