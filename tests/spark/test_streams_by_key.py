@@ -26,6 +26,7 @@ def by_key(job: Job) -> KeyedRows:
     return keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("state_backend")
 def test_processor_resumes_with_its_state_after_a_restart(job: Job) -> None:
     results = []
@@ -150,6 +151,7 @@ def test_wrong_setting_of_the_session_is_refused_at_start(job: Job) -> None:
             writer.start()
 
 
+@pytest.mark.exhaustive
 def test_persisted_rows_are_read_in_several_actions(job: Job) -> None:
     job.feed(files=1, rows=6)
     seen = []
