@@ -56,6 +56,7 @@ test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, o
 	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
 
 .PHONY: test-all
+test-all: export HYPOTHESIS_PROFILE ?= quick
 test-all: setup java s3-servers azure-server hdfs-servers kafka-servers table-jars browser ## each test once: these, those that are too slow for them, and integration
 	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
 
@@ -256,7 +257,7 @@ test-dist: java | $(UV) ## tests of the wheel in build/dist, in a fresh environm
 REFERENCE := 4.1
 
 # Without `connect`, whose lowest PySpark is not that of `spark`.
-EXTRAS_OF_LOWEST := fsspec s3 obstore gcs azure hdfs spark rocksdb sketches report
+EXTRAS_OF_LOWEST := fsspec s3 obstore gcs azure hdfs kafka spark rocksdb sketches report serve metrics
 
 .PHONY: lock
 lock: $(UV) ## resolve pyproject.toml into requirements.lock and requirements-lowest.lock
