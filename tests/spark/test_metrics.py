@@ -154,6 +154,22 @@ def test_interval_is_the_time_between_two_checkpoints(memory_directory: str) -> 
     assert numbers(metrics.reporter.values)["holdfast_checkpoint_interval_seconds"] == 30
 
 
+def test_interval_continues_over_a_restart(memory_directory: str) -> None:
+    clock = ManualClock()
+    metrics = JobMetrics(Reporter(), MetricsSettings(), clock)
+    first = completed_batch(memory_directory, clock).completed
+    clock.advance(3598)
+    metrics.report_start(Initialization("job", clock.now_ms(), 0.0, 0.0, first))
+    driver = coordinator(memory_directory, clock=clock)
+    pending = begin_checkpoint(driver, 1)
+    acknowledgements = acknowledge(pending)
+    clock.advance(2)
+    completed = driver.complete(pending, acknowledgements, progress(1))
+    metrics.report_completed(CompletedBatch(completed, pending.assigned, acknowledgements))
+    metrics.reporter.wait()
+    assert numbers(metrics.reporter.values)["holdfast_checkpoint_interval_seconds"] == 3600
+
+
 def test_scrape_of_a_real_port_has_hostile_labels_unchanged(port: int) -> None:
     values = MetricValues()
     values.record(

@@ -87,7 +87,7 @@ INTERVAL = Metric(
     "holdfast_checkpoint_interval_seconds",
     "gauge",
     "s",
-    "Time between the last two completed checkpoints.",
+    "Time between the last two completed checkpoints, also over a restart.",
 )
 METADATA_SIZE = Metric(
     "holdfast_last_checkpoint_metadata_bytes",
