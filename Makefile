@@ -56,6 +56,7 @@ test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, o
 	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
 
 .PHONY: test-all
+test-all: export HYPOTHESIS_PROFILE ?= quick
 test-all: setup java s3-servers azure-server hdfs-servers kafka-servers table-jars browser ## each test once: these, those that are too slow for them, and integration
 	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
 
@@ -68,7 +69,7 @@ kills: setup java s3-servers ## kill each of the demo's jobs KILLS=50 times at r
 	HOLDFAST_KILLS=$(KILLS) $(BIN)/pytest -s integration_tests/test_random_kills.py $(ARGS)
 
 .PHONY: proof
-proof: setup java s3-servers ## try to refute what Holdfast promises, and write docs/proof.md; ARGS=--short takes a minute of CPU
+proof: setup java s3-servers azure-server ## try to refute what Holdfast promises, and write docs/proof.md; ARGS=--short takes a minute of CPU
 	PYTHONPATH=tests $(BIN)/python -m proof $(ARGS)
 
 # A package of compiled code for Linux, which only this needs, so it is not locked.

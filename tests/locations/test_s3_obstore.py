@@ -223,7 +223,11 @@ def test_obstore_uses_the_endpoint_of_boto3(
 
 @pytest.mark.parametrize(
     "name",
-    ["arn:aws:s3:eu-central-1:111122223333:accesspoint:name", "bucket--euc1-az1--x-s3"],
+    [
+        "arn:aws:s3:eu-central-1:111122223333:accesspoint:name",
+        "bucket--euc1-az1--x-s3",
+        "accesspoint--euc1-az1--xa-s3",
+    ],
 )
 def test_unusual_bucket_is_left_to_boto3(name: str) -> None:
     settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")

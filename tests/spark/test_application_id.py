@@ -118,6 +118,7 @@ def test_preview_has_the_batches_of_the_rollback(stopped_query: str) -> None:
     assert (preview.batch_id, preview.newest_batch_id) == (1, 3)
 
 
+@pytest.mark.exhaustive
 def test_rolled_back_query_loses_no_rows_in_a_table(job: Job, tmp_path: Path) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = "10"
     table, careless = TransactionalTable(tmp_path / "a"), TransactionalTable(tmp_path / "b")

@@ -107,6 +107,7 @@ def test_damaged_state_file_is_refused(job: Job) -> None:
     check_refused(job, job.operator(Groups(70)), "CheckpointCorruptedError", state.name, "crc32c")
 
 
+@pytest.mark.exhaustive
 def test_state_of_another_type_is_refused(job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(Groups(70)))

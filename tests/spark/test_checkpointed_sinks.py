@@ -84,6 +84,7 @@ def test_sink_resumes_from_the_last_checkpoint(job: Job, *, as_process: bool) ->
     assert again.calls == [("initialize", b"2"), ("complete", 2)]
 
 
+@pytest.mark.exhaustive
 def test_state_of_a_failed_checkpoint_is_dropped(job: Job) -> None:
     job.feed(files=1)
     sink = RecordingSink()
@@ -99,6 +100,7 @@ def test_state_of_a_failed_checkpoint_is_dropped(job: Job) -> None:
     assert sink.taken == 1
 
 
+@pytest.mark.exhaustive
 def test_query_without_the_sink_is_refused_unless_allowed(job: Job) -> None:
     job.feed(files=1)
     job.run(job.operator(Groups(10), sink=RecordingSink()))

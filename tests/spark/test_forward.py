@@ -95,6 +95,7 @@ def test_batch_without_rows_is_repartitioned(job: Job) -> None:
     assert sorted(job.latest().metadata.operators["operator"].subtasks) == [0, 1]
 
 
+@pytest.mark.exhaustive
 def test_subtask_with_an_empty_partition_keeps_its_state(job: Job) -> None:
     operator = job.operator(Groups(100), forward=True)
     job.feed(files=1, rows=20)
@@ -163,6 +164,7 @@ def test_rows_coalesced_by_a_sink_keep_their_subtasks(job: Job, more: bool) -> N
     assert sorted(sink.ids[1]) == list(range(1, 40, 2))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -172,13 +174,11 @@ def test_rows_coalesced_by_a_sink_keep_their_subtasks(job: Job, more: bool) -> N
         pytest.param(
             lambda rows: (rows.coalesce(1).collect(), rows.count()),
             "must not coalesce them",
-            marks=pytest.mark.exhaustive,
             id="coalesced, then read as it is",
         ),
         pytest.param(
             lambda rows: rows.sparkSession.range(0, 4, 1, 2).union(rows.select("id")).collect(),
             "must not put other rows before its rows",
-            marks=pytest.mark.exhaustive,
             id="after others",
         ),
     ],

@@ -78,7 +78,11 @@ needs_python_sources = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(params=[pytest.param("python", marks=needs_python_sources), "files"])
+# Where both can run, `make test` runs one of them.
+FILES = pytest.param("files", marks=pytest.mark.exhaustive) if IS_PYSPARK_4 else "files"
+
+
+@pytest.fixture(params=[pytest.param("python", marks=needs_python_sources), FILES])
 def tick_source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the test with the source of idle ticks of PySpark 4, and with that of PySpark 3.5."""
     monkeypatch.setattr(event_time, "USES_FILES", request.param == "files")

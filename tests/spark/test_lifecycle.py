@@ -117,16 +117,15 @@ def test_skipped_batch_still_commits_the_state_of_spark(job: Job) -> None:
     assert job.checkpoint_ids() == [1, 2, 3]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "columns",
     [
         pytest.param(["id", "at", "name"], id="kept"),
-        pytest.param(["id", "name"], marks=pytest.mark.exhaustive, id="dropped"),
-        pytest.param(["id", "at as moment"], marks=pytest.mark.exhaustive, id="renamed"),
-        pytest.param(["id", "struct(at) as event"], marks=pytest.mark.exhaustive, id="nested"),
-        pytest.param(
-            ["id", "at + interval 1 hour as at"], marks=pytest.mark.exhaustive, id="computed"
-        ),
+        pytest.param(["id", "name"], id="dropped"),
+        pytest.param(["id", "at as moment"], id="renamed"),
+        pytest.param(["id", "struct(at) as event"], id="nested"),
+        pytest.param(["id", "at + interval 1 hour as at"], id="computed"),
     ],
 )
 def test_skipped_batch_still_advances_the_watermark_of_spark(job: Job, columns: list[str]) -> None:
@@ -170,6 +169,7 @@ def test_log_and_metadata_have_the_statistics_of_a_batch(
     assert progress_of(metadata).batch_id == 0
 
 
+@pytest.mark.exhaustive
 def test_batch_with_other_offsets_is_a_gap(job: Job) -> None:
     job.feed(files=2, rows=20)
     job.run(job.operator(Groups(7)))
@@ -184,6 +184,7 @@ def test_batch_with_other_offsets_is_a_gap(job: Job) -> None:
     assert job.checkpoint_ids() == [2]
 
 
+@pytest.mark.exhaustive
 def test_sink_changing_the_job_group_is_declined(job: Job) -> None:
     job.feed(files=1)
 

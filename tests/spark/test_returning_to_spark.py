@@ -157,6 +157,7 @@ def test_moved_processor_runs_without_holdfast(spark: SparkSession, tmp_path: Pa
     subprocess.run([sys.executable, "-c", program, pickled], check=True)
 
 
+@pytest.mark.exhaustive
 def test_state_with_other_declarations_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     def declare_both(handle: Any) -> list[Any]:
         return [handle.getValueState("n", "n int"), handle.getListState("l", "s string")]

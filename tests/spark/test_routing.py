@@ -215,7 +215,7 @@ def test_spark_hashes_each_number_to_its_partition(spark: SparkSession) -> None:
     assert frame.where("pmod(hash(number), n) <> partition").collect() == []
 
 
-@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("parallelism", [1, 2, 7, 40])
 @pytest.mark.parametrize("key", [(), ("k",)], ids=["evenly", "by key"])
 def test_rows_and_marks_arrive_in_their_partitions(

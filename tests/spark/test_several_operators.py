@@ -198,6 +198,7 @@ def test_bad_arguments_of_stateful_query_are_refused(spark: SparkSession, job: J
         operator.apply(spark.range(1))
 
 
+@pytest.mark.exhaustive
 def test_second_call_in_one_batch_is_an_error(job: Job) -> None:
     job.feed(files=2)
     first, other = job.operator(Groups(7)), job.operator(Groups(7), uid="other")
@@ -213,6 +214,7 @@ def test_second_call_in_one_batch_is_an_error(job: Job) -> None:
     assert job.checkpoint_ids() == [1]
 
 
+@pytest.mark.exhaustive
 def test_call_after_a_failed_one_is_an_error(job: Job) -> None:
     job.feed(files=1)
     operator = job.operator(Groups(10), sink=fail)

@@ -66,16 +66,10 @@ def test_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> None:
     assert job.checkpoint_ids() == [1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("rows", "parallelism", "writes"),
-    [
-        (3, 2, "some"),
-        *(
-            pytest.param(*case, marks=pytest.mark.exhaustive)
-            for case in itertools.product((1000, 3), (1, 2), ("some", "always"))
-            if case != (3, 2, "some")
-        ),
-    ],
+    list(itertools.product((1000, 3), (1, 2), ("some", "always"))),
 )
 def test_sink_may_check_for_rows_before_it_writes(
     job: Job, rows: int, parallelism: int, writes: str
@@ -106,9 +100,8 @@ def collect_by_rdd(rows: DataFrame) -> list[int]:
     return [row.id for row in rows.rdd.collect()]
 
 
-@pytest.mark.parametrize(
-    "collect", [collect_by_iterator, pytest.param(collect_by_rdd, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("collect", [collect_by_iterator, collect_by_rdd])
 def test_sink_may_read_its_rows_in_any_way(
     job: Job, collect: Callable[[DataFrame], list[int]]
 ) -> None:

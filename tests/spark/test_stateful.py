@@ -95,7 +95,8 @@ def test_state_in_files_is_restored_like_state_in_metadata(job: Job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
-@pytest.mark.parametrize("retained", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("retained", [1, 3])
 def test_num_retained_checkpoints_are_kept(job: Job, retained: int) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
@@ -116,6 +117,7 @@ def test_failing_sink_leaves_no_checkpoint_and_loses_no_rows(job: Job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
+@pytest.mark.exhaustive
 def test_failing_operator_leaves_no_checkpoint(job: Job) -> None:
     job.feed(files=1)
     with pytest.raises(StreamingQueryException, match="as planned"):
@@ -165,11 +167,12 @@ def test_more_subtasks_than_rows_work(job: Job) -> None:
     assert job.ids_written() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "condition",
     [
-        pytest.param("id < 0", marks=pytest.mark.exhaustive, id="by statistics"),
-        pytest.param("id % 7 = 9", marks=pytest.mark.exhaustive, id="at run time"),
+        pytest.param("id < 0", id="by statistics"),
+        pytest.param("id % 7 = 9", id="at run time"),
         pytest.param("false", id="by plan"),
     ],
 )
@@ -228,6 +231,7 @@ def test_state_does_not_depend_on_session_settings(job: Job, key: str, value: st
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
+@pytest.mark.exhaustive
 def test_inferred_nullability_may_change_in_later_runs(job: Job) -> None:
     seen: list[Row] = []
 
@@ -271,6 +275,7 @@ def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
     assert sum(handle.states["rows"].count for handle in handles_of(last)) == 60_000
 
 
+@pytest.mark.exhaustive
 def test_large_operator_leaves_no_files(job: Job) -> None:
     function = Groups(70)
     function.model = bytes(2 << 20)  # type: ignore[attr-defined]
@@ -282,6 +287,7 @@ def test_large_operator_leaves_no_files(job: Job) -> None:
     assert set(temporary.iterdir()) == before
 
 
+@pytest.mark.exhaustive
 def test_one_operator_serves_two_queries_at_once(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def by_key(job: Job) -> KeyedRows:
     return keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("state_backend")
 def test_processor_resumes_with_its_state_after_a_restart(job: Job) -> None:
     results = []
@@ -55,7 +56,6 @@ def test_aggregates_of_changed_keys_cover_all_rows_so_far(job: Job) -> None:
     }
 
 
-@pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize(
     "by", [pytest.param("aggregates", marks=pytest.mark.exhaustive), "a function"]
 )
@@ -78,8 +78,9 @@ def test_windows_are_emitted_when_the_watermark_passes_them(by: str, job: Job) -
     assert set(map(tuple, batches.values())) == {()}
 
 
-@pytest.mark.usefixtures("state_backend")
-@pytest.mark.parametrize("by", ["aggregates", "a function"])
+@pytest.mark.parametrize(
+    "by", ["aggregates", pytest.param("a function", marks=pytest.mark.exhaustive)]
+)
 def test_rows_late_for_their_windows_are_counted(by: str, job: Job) -> None:
     for moments in ([0, 1 * S], [12 * S], [12 * S], [2 * S, 3 * S, 13 * S]):
         job.feed_at(*moments)
@@ -150,6 +151,7 @@ def test_wrong_setting_of_the_session_is_refused_at_start(job: Job) -> None:
             writer.start()
 
 
+@pytest.mark.exhaustive
 def test_persisted_rows_are_read_in_several_actions(job: Job) -> None:
     job.feed(files=1, rows=6)
     seen = []

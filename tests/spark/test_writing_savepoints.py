@@ -138,6 +138,7 @@ def test_keyed_operator_starts_with_its_partitioning(spark: SparkSession, job: J
     assert {5, 6} < set(held["value"].to_pylist())
 
 
+@pytest.mark.exhaustive
 def test_savepoint_of_other_operators_is_refused(job: Job) -> None:
     job.settings[PATH] = write_savepoint(
         f"file://{job.directory}/written", {("gone", "s"): pa.table({"value": [1]})}

@@ -4,8 +4,9 @@ import pytest
 
 from holdfast.locations.storages.job_directory import DirectoryOwnership
 from proof.faults import every_fault
+from proof.lost_requests import lose_each_request
 from proof.races import race, random_races
-from proof.stores import empty_directory
+from proof.stores import empty_directory, faulty_store
 
 
 def test_race_of_drivers_sweep_savepoint_and_reader_loses_no_data() -> None:
@@ -31,6 +32,13 @@ def test_failing_calls_lose_no_data() -> None:
     faulted = every_fault("memory:///faults", every=40)
     assert faulted.failures == []
     assert faulted.noticed > 10
+
+
+def test_lost_requests_to_google_cloud_storage_lose_no_data() -> None:
+    with faulty_store("gcs-memory") as store:
+        lost = lose_each_request(store, every=60)
+    assert lost.failures == []
+    assert lost.count > lost.noticed > 0
 
 
 def test_slow_calls_detect_missing_owner(monkeypatch: pytest.MonkeyPatch) -> None:
