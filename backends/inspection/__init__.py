@@ -5,7 +5,12 @@ those of keyed state. `reading` has the functions for users, `lookups` and `chan
 restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
-from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
+from holdfast.backends.inspection.catalogue import (
+    StoredState,
+    find_state,
+    states_of,
+    stored_states,
+)
 from holdfast.backends.inspection.changes import state_changes
 from holdfast.backends.inspection.comparison import (
     Difference,
@@ -15,6 +20,7 @@ from holdfast.backends.inspection.comparison import (
     compare_subtasks,
 )
 from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, shown_schema
+from holdfast.backends.inspection.keyed_sizes import KeySizes, key_sizes
 from holdfast.backends.inspection.keyed_writing import (
     described_table,
     empty_backend,
@@ -43,6 +49,7 @@ __all__ = [
     "Difference",
     "FileComparison",
     "FoundRows",
+    "KeySizes",
     "KeyedDescriptor",
     "Raw",
     "ReadableState",
@@ -60,9 +67,11 @@ __all__ = [
     "compare_subtasks",
     "described_table",
     "empty_backend",
+    "find_state",
     "is_keyed",
     "iter_state",
     "key_schema",
+    "key_sizes",
     "open_state",
     "read_state",
     "readable_state",
