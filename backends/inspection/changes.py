@@ -93,7 +93,7 @@ def _differences(older: ReadableState, newer: ReadableState) -> Iterator[pa.Reco
     spec = sides[1][0].table.spec
     for low, high in _ranges(sides, newer.max_parallelism):
         parts = [_within(tables, low, high) for tables in sides]
-        if _are_same_files(*parts):
+        if _has_same_files(*parts):
             continue
         changes = row_changes(
             spec, *([rows for part in of_side for rows in part.rows()] for of_side in parts)
@@ -150,7 +150,7 @@ def _within(tables: Sequence[Table], low: int, high: int) -> list[Table]:
     return [part for part in parts if part.table.runs]
 
 
-def _are_same_files(older: Sequence[Table], newer: Sequence[Table]) -> bool:
+def _has_same_files(older: Sequence[Table], newer: Sequence[Table]) -> bool:
     """Return whether both have the same rows of the same segments."""
     return [(part.table.specs, part.table.runs) for part in older] == [
         (part.table.specs, part.table.runs) for part in newer

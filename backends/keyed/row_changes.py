@@ -17,7 +17,7 @@ class RowChanges:
 
     Attributes:
         ids: Their id columns.
-        before: The values of their older rows; null where there is none.
+        before: The values of their older rows; null where it does not exist.
         after: The values of their newer rows.
         has_before: Whether each has an older row.
         has_after: Whether each has a newer row.

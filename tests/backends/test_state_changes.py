@@ -103,8 +103,8 @@ def test_changes_equal_those_of_two_whole_reads(
     ]
     tables = [read_state(pointer, "op", "s") for pointer in pointers]
     changes = state_changes(pointers[0], pointers[-1], "op", "s")
-    found = {(repr(row["k"]), row["change"]) for row in changes.to_pylist()}
-    assert found == expected_changes(tables[0], tables[-1])
+    changed = {(repr(row["k"]), row["change"]) for row in changes.to_pylist()}
+    assert changed == expected_changes(tables[0], tables[-1])
     for row in changes.to_pylist():
         assert (row["before"] is None) == (row["change"] == "added")
         assert (row["after"] is None) == (row["change"] == "removed")
@@ -150,7 +150,7 @@ def test_equal_states_of_other_subtasks_have_no_changes(memory_directory: str, n
     assert state_changes(first, second, "op", name).num_rows == 0
 
 
-def test_states_that_can_not_be_compared_are_refused(memory_directory: str) -> None:
+def test_states_with_other_columns_are_refused(memory_directory: str) -> None:
     numbers = GrowingJob(f"{memory_directory}/a", pa.int64()).complete({"a": 1}, [])
     texts = GrowingJob(f"{memory_directory}/b", pa.string()).complete({"a": "1"}, [])
     with pytest.raises(InvalidRequestError, match="value: int64 in the first"):
