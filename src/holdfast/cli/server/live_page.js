@@ -302,6 +302,7 @@ async function show({isNew}) {
   document.title = `${here.title} - Holdfast`;
   const steps = here.trail.map(([name, href], index) =>
     make("li", {}, make("a", {href, "aria-current": index === here.trail.length - 1 && "location"}, bdi(name))));
+  if (isNew) content.setAttribute("aria-busy", "true");
   if (isNew) document.getElementById("trail").replaceChildren(make("ol", {}, steps));
   let view;
   try {
