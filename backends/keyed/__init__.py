@@ -30,7 +30,7 @@ from holdfast.backends.keyed.rocksdb_settings import (
     BlockCompression,
     RocksDBSettings,
 )
-from holdfast.backends.keyed.row_changes import row_changes
+from holdfast.backends.keyed.row_comparison import row_changes
 from holdfast.backends.keyed.segments import (
     BlockCache,
     ColumnarStateTables,
