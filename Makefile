@@ -257,7 +257,7 @@ test-dist: java | $(UV) ## tests of the wheel in build/dist, in a fresh environm
 REFERENCE := 4.1
 
 # Without `connect`, whose lowest PySpark is not that of `spark`.
-EXTRAS_OF_LOWEST := fsspec s3 obstore gcs azure hdfs spark rocksdb sketches report
+EXTRAS_OF_LOWEST := fsspec s3 obstore gcs azure hdfs kafka spark rocksdb sketches report serve metrics
 
 .PHONY: lock
 lock: $(UV) ## resolve pyproject.toml into requirements.lock and requirements-lowest.lock

@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command_line import COMMANDS, parser
 from holdfast.cli.options import STORES, Command, Option
+from holdfast.spark.metrics import METRICS, Metric
 from holdfast.spark.settings import Setting, settings_table
 
 if TYPE_CHECKING:
@@ -26,9 +28,29 @@ _GROUPS = {
     "spark.holdfast.": "Checkpoints and savepoints",
     "spark.holdfast.state.": "State",
     "spark.holdfast.state.backend.rocksdb.": "RocksDB",
+    "spark.holdfast.metrics.": "Metrics, spans and log",
     "spark.holdfast.s3.": "S3",
 }
 """Headings by the beginning of a key; the longest one that matches counts."""
+
+_METRICS_HEAD = """# Metrics
+
+[Metrics and alerts](monitoring.md#metrics-and-alerts) describes how a job exports them. The names are the same in Prometheus, in OpenTelemetry and in the
+[JSON log](monitoring.md#log). `job_id` is the job, `operator` the uid of an operator. Counters start at 0 with the driver, except `holdfast_restarts_total`.
+
+| type | in Prometheus |
+|---|---|
+| counter | `rate` or `increase` of it |
+| gauge | the value itself |
+| histogram | `histogram_quantile` of `rate` of its `_bucket`; `_sum` and `_count` too |
+"""
+
+_METRIC_GROUPS: dict[str, Callable[[Metric], bool]] = {
+    "Jobs": lambda metric: "job_id" in metric.labels and "operator" not in metric.labels,
+    "Operators": lambda metric: "operator" in metric.labels and "subtask" not in metric.labels,
+    "Subtasks": lambda metric: "subtask" in metric.labels,
+    "Metrics themselves": lambda metric: not metric.labels,
+}
 
 _COMMANDS_HEAD = """# Command line
 
@@ -99,6 +121,24 @@ def _setting_section(setting: Setting) -> str:
 
 def _default(setting: Setting) -> str:
     return "none" if setting.default_text is None else f"`{setting.default_text}`"
+
+
+def metrics_page() -> str:
+    """The page about metrics: a section per metric."""
+    page = _METRICS_HEAD
+    for title, is_in in _METRIC_GROUPS.items():
+        page += f"\n## {title}\n"
+        page += "".join(_metric_section(metric) for metric in METRICS if is_in(metric))
+    return page
+
+
+def _metric_section(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels) or "none"
+    line = f"**Type:** {metric.type} · **Unit:** {_UNITS.get(metric.unit, metric.unit)} · **Labels:** {labels}"
+    return f"\n### `{metric.name}`\n\n{metric.meaning}\n\n{line}\n"
+
+
+_UNITS = {"s": "seconds", "By": "bytes", "1": "none"}
 
 
 def commands_page() -> str:
@@ -201,6 +241,7 @@ def _counts(suite: "SuiteResult") -> str:
 if __name__ == "__main__":
     docs = Path(__file__).parent
     (docs / "settings.md").write_text(settings_page())
+    (docs / "metrics.md").write_text(metrics_page())
     (docs / "cli.md").write_text(commands_page())
     matrix = docs / "support-matrix.md"
     matrix.write_text(support_matrix(matrix.read_text()))

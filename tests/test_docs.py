@@ -10,7 +10,7 @@ import pytest
 from pages.blocks import LANGUAGES, PAGES, Block, blocks_of, shell_blocks_of
 from pymdownx.slugs import slugify
 
-from docs.generate import commands_page, settings_page, support_matrix
+from docs.generate import commands_page, metrics_page, settings_page, support_matrix
 from docs.pictures import PICTURES, Picture
 from holdfast.spark.settings import settings_table
 
@@ -81,7 +81,8 @@ def test_settings_on_pages_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "made"), [("cli.md", commands_page), ("settings.md", settings_page)]
+    ("page", "made"),
+    [("cli.md", commands_page), ("metrics.md", metrics_page), ("settings.md", settings_page)],
 )
 def test_a_generated_page_is_up_to_date(page: str, made: Callable[[], str]) -> None:
     assert (ROOT / "docs" / page).read_text() == made(), "run `make docs`"

@@ -1,11 +1,17 @@
 """States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them, and `keyed_parts`
-those of keyed state. `reading` has the functions for users, `lookups` those for single keys. `state_check` checks whether a job could
+those of keyed state. `reading` has the functions for users, `lookups` and `changes` those for single keys and for differences. `state_check` checks whether a job could
 restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
-from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
+from holdfast.backends.inspection.catalogue import (
+    StoredState,
+    find_state,
+    states_of,
+    stored_states,
+)
+from holdfast.backends.inspection.changes import state_changes
 from holdfast.backends.inspection.comparison import (
     Difference,
     FileComparison,
@@ -14,6 +20,7 @@ from holdfast.backends.inspection.comparison import (
     compare_subtasks,
 )
 from holdfast.backends.inspection.keyed_parts import KeyedDescriptor, shown_schema
+from holdfast.backends.inspection.keyed_sizes import KeySizes, key_sizes
 from holdfast.backends.inspection.keyed_writing import (
     described_table,
     empty_backend,
@@ -42,6 +49,7 @@ __all__ = [
     "Difference",
     "FileComparison",
     "FoundRows",
+    "KeySizes",
     "KeyedDescriptor",
     "Raw",
     "ReadableState",
@@ -59,13 +67,16 @@ __all__ = [
     "compare_subtasks",
     "described_table",
     "empty_backend",
+    "find_state",
     "is_keyed",
     "iter_state",
     "key_schema",
+    "key_sizes",
     "open_state",
     "read_state",
     "readable_state",
     "shown_schema",
+    "state_changes",
     "states",
     "states_of",
     "stored_states",

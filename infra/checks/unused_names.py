@@ -41,7 +41,6 @@ CALLED_FROM_ELSEWHERE = {
     "handle_expect_100": "http.server calls it",
     "handle_one_request": "http.server calls it",
     "initialOffset": "Spark calls it",
-    "latestOffset": "Spark calls it",
     "log_message": "http.server calls it",
     "missing_host_key": "paramiko calls it",
     "parse_known_args": "argparse calls it",

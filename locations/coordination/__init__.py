@@ -24,6 +24,7 @@ from holdfast.locations.coordination.checkpoints import (
     is_savepoint,
     latest_checkpoint,
     load_checkpoints,
+    load_if_complete,
     load_latest_checkpoint,
 )
 from holdfast.locations.coordination.claims import (
@@ -51,7 +52,12 @@ from holdfast.locations.coordination.job_history import (
     IncompleteCheckpoint,
     JobHistory,
     UnreadableCheckpoint,
+    find_incomplete,
+    is_job,
     job_histories,
+    load_savepoint,
+    missing_ranges,
+    unreadable_checkpoint,
 )
 from holdfast.locations.coordination.leases import (
     acquire_lease,

@@ -103,7 +103,12 @@ class JobHistory:
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """First and last id of each missing range between retained checkpoints."""
-        return [(low + 1, high - 1) for low, high in pairwise(self.retained_ids) if high - low > 1]
+        return missing_ranges(self.retained_ids)
+
+
+def missing_ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Return first and last id of each missing range between ids in ascending order."""
+    return [(low + 1, high - 1) for low, high in pairwise(ids) if high - low > 1]
 
 
 def job_histories(
@@ -153,18 +158,16 @@ def _history(
     """Return the history of a job without its savepoints; None if the directory is not that of a job."""
     job = JobDirectory.below(directory, job_id, single_writer=True)
     entries = [entry for entry in file_system_for(job.uri).list(job.uri) if entry.is_directory]
-    if not any(_is_of_job(uripath.name(entry.uri)) for entry in entries):
+    if not is_job(entries):
         return None  # without a directory that a sweep could write to
     checkpoints, unreadable = [], []
     for entry in find_in_job(job):
         if isinstance(entry.outcome, CheckpointError):
-            named = CHECKPOINT.fullmatch(uripath.name(entry.pointer))
-            number = int(named[1]) if named else None
-            unreadable.append(UnreadableCheckpoint(number, entry.pointer, entry.outcome))
+            unreadable.append(unreadable_checkpoint(entry.pointer, entry.outcome))
         else:
             checkpoints.append(entry.outcome)
     history = JobHistory(
-        job_id, tuple(checkpoints), tuple(unreadable), tuple(_find_incomplete(entries))
+        job_id, tuple(checkpoints), tuple(unreadable), tuple(find_incomplete(entries))
     )
     try:
         leftovers = sweep(
@@ -179,11 +182,19 @@ def _history(
     return replace(history, leftovers=leftovers)
 
 
-def _is_of_job(name: str) -> bool:
-    return name in (SHARED, EPOCHS) or CHECKPOINT.fullmatch(name) is not None
+def is_job(entries: Iterable[FileStatus]) -> bool:
+    """Return whether a directory with these entries is that of a job."""
+    names = (uripath.name(entry.uri) for entry in entries if entry.is_directory)
+    return any(name in (SHARED, EPOCHS) or CHECKPOINT.fullmatch(name) for name in names)
 
 
-def _find_incomplete(entries: Sequence[FileStatus]) -> list[IncompleteCheckpoint]:
+def unreadable_checkpoint(pointer: str, error: CheckpointError) -> UnreadableCheckpoint:
+    """Return the entry of a checkpoint or savepoint that can't be read."""
+    named = CHECKPOINT.fullmatch(uripath.name(pointer))
+    return UnreadableCheckpoint(int(named[1]) if named else None, pointer, error)
+
+
+def find_incomplete(entries: Iterable[FileStatus]) -> list[IncompleteCheckpoint]:
     """Return the checkpoints without metadata among the entries of a job's directory."""
     incomplete = []
     directories = {
@@ -208,20 +219,21 @@ def _savepoints(
     readable: dict[str, list[CompletedCheckpoint]] = defaultdict(list)
     unreadable: dict[str, list[UnreadableCheckpoint]] = defaultdict(list)
     named = {entry.uri: job_id for place in places for entry, job_id in savepoints_in(place)}
-    for savepoint in map_in_parallel(_load_savepoint, list(named)):
+    for savepoint in map_in_parallel(load_savepoint, list(named)):
         if savepoint is not None and savepoint.checkpoint is not None:
             readable[savepoint.checkpoint.metadata.job_id].append(savepoint.checkpoint)
         elif savepoint is not None and savepoint.failure is not None:
             unreadable[named[savepoint.pointer]].append(
-                UnreadableCheckpoint(None, savepoint.pointer, savepoint.failure)
+                unreadable_checkpoint(savepoint.pointer, savepoint.failure)
             )
     for job_id in readable.keys() | unreadable.keys():
         oldest_first = sorted(readable[job_id], key=lambda each: each.metadata.created_ms)
         yield job_id, tuple(oldest_first), tuple(unreadable[job_id])
 
 
-def _load_savepoint(uri: str) -> FoundCheckpoint | None:
+def load_savepoint(uri: str) -> FoundCheckpoint | None:
+    """Return the savepoint in a directory, readable or not; None if it was not completed."""
     try:
         return load_if_complete(resolve_pointer(uri))
     except CheckpointNotFoundError:
-        return None  # it was never completed
+        return None

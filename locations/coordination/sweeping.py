@@ -169,6 +169,7 @@ def sweep(
     savepoint_directory: str | PathLike[str] | None = None,
     grace_s: float = GRACE_S,
     dry_run: bool = False,
+    now_ms: int | None = None,
 ) -> SweepReport:
     """Delete a job's orphaned files; the job may be running.
 
@@ -181,21 +182,25 @@ def sweep(
             any checkpoint takes from its first byte to its commit.
         dry_run: Only report the files, without deleting them. A small file is written and deleted anyway, to learn
             the store's time.
+        now_ms: The time to compare with, milliseconds since 1970 UTC, only with `dry_run`: nothing is written then.
 
     Raises:
         CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job; nothing was deleted.
         UnsupportedFormatError: A newer version wrote one; nothing was deleted.
         CheckpointConflictError: A driver started in the meantime; nothing was deleted.
         CheckpointNotFoundError: The job has no directory.
-        InvalidRequestError: The grace period is negative, or a directory is not valid.
+        InvalidRequestError: The grace period is negative, or a directory is not valid; or files would be deleted by a
+            time that is not the store's.
     """
     _check_grace(grace_s)
+    if now_ms is not None and not dry_run:
+        raise InvalidRequestError("now_ms needs dry_run: files are deleted by the store's time")
     job = JobDirectory.below(uripath.checkpoint_directory(directory), job_id, single_writer=False)
     savepoints = None if savepoint_directory is None else savepoint_base(savepoint_directory)
     epoch = job.newest_epoch()
-    places = [_scan_job(job)]
+    places = [_scan_job(job, now_ms)]
     if savepoints is not None:
-        places.append(_scan_savepoints(savepoints, job_id))
+        places.append(_scan_savepoints(savepoints, job_id, now_ms))
     checkpoints = _all_checkpoints(job, epoch)
     highest = max((checkpoint.checkpoint_id for checkpoint in checkpoints), default=-1)
     names = {
@@ -280,8 +285,8 @@ def _all_checkpoints(job: JobDirectory, epoch: int) -> list[CompletedCheckpoint]
     raise CheckpointConflictError(message, job.uri, kind="contended")
 
 
-def _scan_job(job: JobDirectory) -> _Place:
-    place = _Place(store_clock_ms(job.uri))
+def _scan_job(job: JobDirectory, now_ms: int | None) -> _Place:
+    place = _Place(store_clock_ms(job.uri) if now_ms is None else now_ms)
     checkpoints = []
     for entry in file_system_for(job.uri).list(job.uri):
         name = uripath.name(entry.uri)
@@ -322,11 +327,13 @@ def _is_committed(inside: Iterable[FileStatus]) -> bool:
     return any(uripath.name(file.uri) == METADATA_FILE for file in inside)
 
 
-def _scan_savepoints(directory: str, job_id: str) -> _Place:
+def _scan_savepoints(directory: str, job_id: str, now_ms: int | None = None) -> _Place:
     savepoints = [
         entry for entry, owner in savepoints_in(directory) if owner == job_id and not entry.is_link
     ]
-    place = _Place(store_clock_ms(directory) if savepoints else 0)
+    if now_ms is None:
+        now_ms = store_clock_ms(directory) if savepoints else 0
+    place = _Place(now_ms)
     place.add_savepoints(savepoints)
     return place
 

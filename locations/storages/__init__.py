@@ -6,6 +6,7 @@ of a job. Start with `contract`.
 """
 
 from holdfast.locations.storages.completed import (
+    FileSystemCompletedCheckpointStorageLocation,
     find_metadata,
     list_all,
     list_each,

@@ -20,6 +20,7 @@ from holdfast.spark.query import (
     Retention,
     StoredJob,
 )
+from holdfast.spark.settings import LogFormat
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import SparkProgress
 
@@ -42,6 +43,7 @@ def coordinator(
     clock: Clock = SYSTEM_CLOCK,
     inline_threshold: int = 0,
     cleaner: CheckpointsCleaner = CLEANER,
+    log_format: LogFormat = "text",
 ) -> CheckpointCoordinator:
     """Return a coordinator of the job, as each start of the query makes one."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
@@ -72,6 +74,7 @@ def coordinator(
         ),
         Retention(num_retained=num_retained, cleaner=cleaner),
         clock=clock,
+        log_format=log_format,
     )
 
 

@@ -29,6 +29,7 @@ from holdfast.cli.output import print_status, printable
 from holdfast.cli.probe import probe_command
 from holdfast.cli.queries import restore_command, rollback_command, savepoint_command
 from holdfast.cli.report import report_command
+from holdfast.cli.serve import serve_command
 from holdfast.cli.settings import settings_command
 from holdfast.cli.show import show_command
 from holdfast.cli.spark_state import IMPORT
@@ -118,6 +119,7 @@ COMMANDS: dict[str, tuple[Command | CommandGroup, ...]] = {
         verify_command,
         diff_command,
         report_command,
+        serve_command,
         explain_command,
     ),
     "protect": (savepoint_command, copy_command),

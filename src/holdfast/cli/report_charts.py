@@ -196,6 +196,23 @@ def subtask_figures(subtasks: Sequence[SubtaskView]) -> list[Figure]:
     return [measure for measure in measures if measure is not None]
 
 
+def key_group_figure(rows: Sequence[int], sizes: Sequence[int]) -> Figure:
+    """Return a chart of the size of each key group of a state."""
+    text = f"{number_text(sum(rows))} rows, {bytes_text(sum(sizes))} in Arrow"
+    bars = [
+        Bar((size,), f"key group {group}: {number_text(count)} rows, {bytes_text(size)}")
+        for group, (count, size) in enumerate(zip(rows, sizes, strict=True))
+    ]
+    return Figure(
+        "Key groups",
+        text,
+        f"Size of {len(bars)} key groups: {text}",
+        chart_of(bars, level=mean(sizes)),
+        "key group 0",
+        f"{len(bars) - 1}",
+    )
+
+
 def _figure(
     job: Job,
     name: str,

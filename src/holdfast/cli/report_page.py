@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from holdfast.cli.output import bytes_text, ms_text, second_text, span_text
+from holdfast.cli.output import bytes_text, ms_text, second_text
 from holdfast.cli.report_charts import job_figures, number_text, subtask_figures
-from holdfast.cli.report_values import Job, Report
+from holdfast.cli.report_values import Job, Report, headline
 from holdfast.spark_progress import CheckpointView, OperatorView, SubtaskView, add_known
 
 _STATES = {
@@ -130,7 +130,7 @@ def _section(job: Job, anchor: str, report: Report) -> dict[str, Any]:
         "anchor": anchor,
         "state": state,
         "kind": kind,
-        "headline": _headline(job, newest, report.made_ms),
+        "headline": headline(job, report.made_ms),
         "newest": newest,
         "first_id": job.checkpoints[0].checkpoint if job.checkpoints else 0,
         "figures": job_figures(job),
@@ -144,26 +144,3 @@ def _section(job: Job, anchor: str, report: Report) -> dict[str, Any]:
         "restarts": _fold_rows(job.restarts[::-1]),
         "failed_attempts": _fold_rows(job.failed_attempts[::-1]),
     }
-
-
-def _headline(job: Job, newest: CheckpointView | None, made_ms: int) -> str:
-    if newest is None:
-        if job.state == "damaged":
-            return "no checkpoint can be read"
-        return "only savepoints" if job.sweep is None else "nothing was completed yet"
-    age_ms = made_ms - newest.completed_ms
-    ago = f"{span_text(age_ms / 1000)} ago" if age_ms >= 1_000 else "just now"
-    last = f"last checkpoint {ago}, {ms_text(newest.duration_ms)}"
-    if job.state == "damaged":
-        return f"the newest checkpoint can't be read; the last readable one: {ago}"
-    if job.state == "quiet" and job.median_interval_ms is not None:
-        return f"{last}; before that, one every {ms_text(job.median_interval_ms)}"
-    if job.state == "attention":
-        unreadable = sum(failure.reason == "unreadable" for failure in job.failures)
-        reason = (
-            f"{unreadable} older can't be read"
-            if unreadable
-            else "a newer one was started and not completed"
-        )
-        return f"{last}; {reason}"
-    return last

@@ -2,28 +2,33 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
+from holdfast.cli.output import ms_text, span_text
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import (
+    IncompleteCheckpoint,
     JobHistory,
     SweepReport,
     UnreadableCheckpoint,
     job_histories,
+    missing_ranges,
 )
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
+    HISTORY,
+    CheckpointStatistics,
     CheckpointView,
     History,
     checkpoint_statistics,
-    history_of,
     iso_time,
+    merge_history,
 )
 
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
@@ -80,6 +85,86 @@ class Sweep:
     directories: list[str]
     bytes: int
     within_grace: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """The values of a completed checkpoint that a job is made of.
+
+    Attributes:
+        view: The checkpoint.
+        statistics: Its row in the history.
+        history: The recorded history of the checkpoints before it, encoded; None without one.
+    """
+
+    view: CheckpointView
+    statistics: CheckpointStatistics
+    history: bytes | None
+
+    @classmethod
+    def of(cls, checkpoint: CompletedCheckpoint) -> Self:
+        view = CheckpointView.of(checkpoint, allow_corrupt_progress=True)
+        view = msgspec.structs.replace(
+            view,
+            pointer=without_users(view.pointer),
+            has_claimed=tuple(map(without_users, view.has_claimed)),
+        )
+        recorded = checkpoint.metadata.coordinator_states.get(HISTORY)
+        return cls(view, checkpoint_statistics(checkpoint), recorded)
+
+    def without_subtasks(self) -> Self:
+        """Return the record without the views of subtasks, which are most of its size."""
+        operators = {
+            uid: msgspec.structs.replace(operator, subtasks=())
+            for uid, operator in self.view.operators.items()
+        }
+        return replace(self, view=msgspec.structs.replace(self.view, operators=operators))
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecords:
+    """The checkpoints of a job that were read.
+
+    Attributes:
+        job_id: The job.
+        checkpoints: Retained ones that were read, oldest first.
+        unread_ids: Ids of retained ones that were not read yet; the newest is never among them.
+        unreadable: Retained ones that can't be read, oldest first.
+        incomplete: Directories without metadata, oldest first.
+        savepoints: The job's savepoints, oldest first.
+        unreadable_savepoints: The savepoints that can't be read.
+        leftovers: The files that a sweep would delete; the error that stops it; None if the job has no directory, or
+            if they were not searched for.
+    """
+
+    job_id: str
+    checkpoints: Sequence[CheckpointRecord]
+    unread_ids: Sequence[int] = ()
+    unreadable: Sequence[UnreadableCheckpoint] = ()
+    incomplete: Sequence[IncompleteCheckpoint] = ()
+    savepoints: Sequence[CheckpointRecord] = ()
+    unreadable_savepoints: Sequence[UnreadableCheckpoint] = ()
+    leftovers: SweepReport | CheckpointError | None = None
+
+    @classmethod
+    def of(cls, history: JobHistory) -> Self:
+        return cls(
+            job_id=history.job_id,
+            checkpoints=list(map(CheckpointRecord.of, history.checkpoints)),
+            unreadable=history.unreadable,
+            incomplete=history.incomplete,
+            savepoints=list(map(CheckpointRecord.of, history.savepoints)),
+            unreadable_savepoints=history.unreadable_savepoints,
+            leftovers=history.leftovers,
+        )
+
+    @property
+    def retained_ids(self) -> list[int]:
+        """Ids of all completed checkpoints, including those that were not read or can't be."""
+        unreadable = (each.checkpoint_id for each in self.unreadable)
+        read = {record.view.checkpoint for record in self.checkpoints}
+        known = read.union(number for number in unreadable if number is not None)
+        return sorted(known.union(self.unread_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +249,7 @@ def gather_report(directory: str, savepoint_directory: str | None, *, now_ms: in
         made=iso_time(now_ms),
         made_ms=now_ms,
         made_by=f"holdfast {version('holdfast')}",
-        jobs=[_job(history, now_ms) for history in histories],
+        jobs=[job_of(JobRecords.of(history), now_ms=now_ms) for history in histories],
     )
 
 
@@ -173,15 +258,22 @@ def without_users(text: str) -> str:
     return _USER.sub("", text)
 
 
-def _job(history: JobHistory, now_ms: int) -> Job:
-    checkpoints = [_view(checkpoint) for checkpoint in history.checkpoints]
+def job_of(records: JobRecords, *, now_ms: int) -> Job:
+    """Return a job, by its records.
+
+    Args:
+        records: The checkpoints that were read, and the failures.
+        now_ms: The current time, milliseconds since 1970 UTC.
+    """
+    checkpoints = [record.view for record in records.checkpoints]
     intervals = [
         later.completed_ms - earlier.completed_ms for earlier, later in pairwise(checkpoints)
     ]
     median_interval_ms = median(intervals) if len(intervals) > 1 else None
-    recorded, history_error = _recorded_history(history.checkpoints)
+    retained = records.retained_ids
+    recorded, history_error = _recorded_history(records)
     failures = [
-        *map(_unreadable_failure, history.unreadable),
+        *map(_unreadable_failure, records.unreadable),
         *(
             Failure(
                 incomplete.checkpoint_id,
@@ -191,21 +283,23 @@ def _job(history: JobHistory, now_ms: int) -> Job:
                 bytes=incomplete.total_bytes,
                 modified=iso_time(incomplete.modified_ms) if incomplete.modified_ms else None,
             )
-            for incomplete in history.incomplete
+            for incomplete in records.incomplete
         ),
     ]
     return Job(
-        job=history.job_id,
+        job=records.job_id,
         query_name=checkpoints[-1].query_name if checkpoints else "",
-        state=_state(history, median_interval_ms, now_ms),
+        state=_state(records, retained, median_interval_ms, now_ms),
         median_interval_ms=median_interval_ms,
         checkpoints=checkpoints,
         failures=sorted(failures, key=lambda failure: failure.checkpoint or 0),
-        gaps=history.gaps,
-        savepoints=list(map(_view, history.savepoints)),
-        unreadable_savepoints=list(map(_unreadable_failure, history.unreadable_savepoints)),
-        sweep=None if history.leftovers is None else _sweep(history.leftovers),
-        history=recorded.checkpoint_rows({each.checkpoint for each in checkpoints}),
+        gaps=missing_ranges(retained),
+        savepoints=[record.view for record in records.savepoints],
+        unreadable_savepoints=list(map(_unreadable_failure, records.unreadable_savepoints)),
+        sweep=None if records.leftovers is None else sweep_of(records.leftovers),
+        history=recorded.checkpoint_rows(
+            {*(each.checkpoint for each in checkpoints), *records.unread_ids}
+        ),
         failed_attempts=[
             row | {"reason": without_users(row["reason"])} for row in recorded.attempt_rows()
         ],
@@ -213,40 +307,62 @@ def _job(history: JobHistory, now_ms: int) -> Job:
     )
 
 
-def _view(checkpoint: CompletedCheckpoint) -> CheckpointView:
-    view = CheckpointView.of(checkpoint, allow_corrupt_progress=True)
-    return msgspec.structs.replace(
-        view,
-        pointer=without_users(view.pointer),
-        has_claimed=tuple(map(without_users, view.has_claimed)),
-    )
+def headline(job: Job, now_ms: int) -> str:
+    """Return the state of a job in a line for people."""
+    newest = job.checkpoints[-1] if job.checkpoints else None
+    if newest is None:
+        if job.state == "damaged":
+            return "no checkpoint can be read"
+        has_savepoints = job.savepoints or job.unreadable_savepoints
+        return "only savepoints" if has_savepoints else "nothing was completed yet"
+    age_ms = now_ms - newest.completed_ms
+    ago = f"{span_text(age_ms / 1000)} ago" if age_ms >= 1_000 else "just now"
+    last = f"last checkpoint {ago}, {ms_text(newest.duration_ms)}"
+    if job.state == "damaged":
+        return f"the newest checkpoint can't be read; the last readable one: {ago}"
+    if job.state == "quiet" and job.median_interval_ms is not None:
+        return f"{last}; before that, one every {ms_text(job.median_interval_ms)}"
+    if job.state == "attention":
+        unreadable = sum(failure.reason == "unreadable" for failure in job.failures)
+        reason = (
+            f"{unreadable} older can't be read"
+            if unreadable
+            else "a newer one was started and not completed"
+        )
+        return f"{last}; {reason}"
+    return last
 
 
-def _recorded_history(checkpoints: Sequence[CompletedCheckpoint]) -> tuple[History, str]:
+def _recorded_history(records: JobRecords) -> tuple[History, str]:
     """Return the history in the newest readable checkpoint, and the error message if it can't be decoded."""
+    statistics = [record.statistics for record in records.checkpoints]
+    if not statistics:
+        return History(), ""
+    place = f"checkpoint {statistics[-1].checkpoint} of job {records.job_id}"
     try:
-        return history_of(checkpoints), ""
+        return merge_history(records.checkpoints[-1].history, statistics, place), ""
     except CheckpointError as error:
-        return History(tuple(map(checkpoint_statistics, checkpoints))), without_users(str(error))
+        return History(tuple(statistics)), without_users(str(error))
 
 
-def _state(history: JobHistory, median_interval_ms: float | None, now_ms: int) -> str:
-    retained = history.retained_ids
+def _state(
+    records: JobRecords, retained: Sequence[int], median_interval_ms: float | None, now_ms: int
+) -> str:
     if not retained:
         return "empty"
-    newest = history.checkpoints[-1].metadata if history.checkpoints else None
-    if newest is None or newest.checkpoint_id != retained[-1]:
+    newest = records.checkpoints[-1].view if records.checkpoints else None
+    if newest is None or newest.checkpoint != retained[-1]:
         return "damaged"
     quiet_after_ms = max(MIN_QUIET_MS, QUIET_FACTOR * (median_interval_ms or 0))
     # A checkpoint that was started a short time ago is probably in progress.
     is_stuck = any(
         now_ms - incomplete.modified_ms > quiet_after_ms
-        for incomplete in history.incomplete
-        if incomplete.checkpoint_id > newest.checkpoint_id and incomplete.modified_ms
+        for incomplete in records.incomplete
+        if incomplete.checkpoint_id > newest.checkpoint and incomplete.modified_ms
     )
-    if history.unreadable or is_stuck:
+    if records.unreadable or is_stuck:
         return "attention"
-    if median_interval_ms is not None and now_ms - newest.created_ms > quiet_after_ms:
+    if median_interval_ms is not None and now_ms - newest.completed_ms > quiet_after_ms:
         return "quiet"
     return "healthy"
 
@@ -258,7 +374,8 @@ def _unreadable_failure(unreadable: UnreadableCheckpoint) -> Failure:
     )
 
 
-def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
+def sweep_of(leftovers: SweepReport | CheckpointError) -> Sweep:
+    """Return what a sweep would delete, by its report or the error that stops it."""
     if isinstance(leftovers, CheckpointError):
         return Sweep(without_users(str(leftovers)), [], [], 0, 0)
     return Sweep(

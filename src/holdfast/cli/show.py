@@ -74,7 +74,7 @@ def show_command(options: argparse.Namespace) -> int:
     """Print the contents of the checkpoint."""
     with exit_if_missing():
         checkpoint = resolve_checkpoint(options, options.pointer)
-    shown = retry_if_deleted(options, options.pointer, checkpoint, _checkpoint_values)
+    shown = retry_if_deleted(options, options.pointer, checkpoint, checkpoint_values)
     if options.json:
         print_json(shown)
     else:
@@ -82,15 +82,15 @@ def show_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _checkpoint_values(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
-    """Return the values to show. Raises `CheckpointNotFoundError` if the checkpoint is deleted in the meantime."""
+def checkpoint_values(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+    """Return the values to show, as in `--json`. Raises `CheckpointNotFoundError` if the checkpoint is deleted in the meantime."""
     from holdfast.backends.inspection import states_of  # noqa: PLC0415  # loads Arrow
 
     metadata = checkpoint.metadata
     pointer = checkpoint.location.external_pointer
     view: dict[str, Any] = msgspec.to_builtins(CheckpointView.of(checkpoint))
     for uid, operator in metadata.operators.items():
-        states = [_state_values(state) for state in states_of(uid, operator)]
+        states = [state_values(state) for state in states_of(uid, operator)]
         if any(state["failure"] for state in states) and is_gone(checkpoint):
             raise deleted_error(pointer)
         view["operators"][uid]["states"] = states
@@ -159,7 +159,8 @@ def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
     }
 
 
-def _state_values(state: "StoredState") -> dict[str, Any]:
+def state_values(state: "StoredState") -> dict[str, Any]:
+    """Return the values of a state to show; `failure` has the error if its columns can't be read."""
     columns: tuple[ShownColumn, ...] = ()
     failure = None
     try:

@@ -23,6 +23,7 @@ from holdfast.spark_progress.history import (
     OperatorStatistics,
     checkpoint_statistics,
     history_of,
+    merge_history,
     next_history,
 )
 from holdfast.spark_progress.progress import (
@@ -75,6 +76,7 @@ __all__ = [
     "history_of",
     "iso_time",
     "logged_times",
+    "merge_history",
     "next_history",
     "plan_of",
     "progress_of",

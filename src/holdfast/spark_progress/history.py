@@ -244,17 +244,37 @@ def history_of(checkpoints: Sequence[CompletedCheckpoint]) -> History:
     """
     if not checkpoints:
         return History()
-    history = _history_in(checkpoints[-1].metadata)
-    recorded = (*unpack_history(history), *map(checkpoint_statistics, checkpoints))
-    by_id = {statistics.checkpoint: statistics for statistics in recorded}
+    newest = checkpoints[-1].metadata
+    recorded = newest.coordinator_states.get(HISTORY)
+    return merge_history(recorded, map(checkpoint_statistics, checkpoints), _place_of(newest))
+
+
+def merge_history(
+    recorded: bytes | None, retained: Iterable[CheckpointStatistics], place: str
+) -> History:
+    """Return the history of a job from the history that its newest checkpoint has recorded.
+
+    Args:
+        recorded: The coordinator state `HISTORY` of the newest checkpoint; None if it has none.
+        retained: Statistics of checkpoints that are retained, which replace the recorded ones.
+        place: The place of the newest checkpoint, for errors.
+
+    Raises:
+        CheckpointCorruptedError: The recorded history can't be read.
+    """
+    # The first checkpoint has none, nor have those that were written before there was a history.
+    history = NO_HISTORY if recorded is None else decode_history(recorded, place)
+    by_id = {each.checkpoint: each for each in (*unpack_history(history), *retained)}
     return History(tuple(by_id[number] for number in sorted(by_id)), history.failed_attempts)
 
 
 def _history_in(metadata: CheckpointMetadata) -> StoredHistory:
-    encoded = metadata.coordinator_states.get(HISTORY)
-    if encoded is None:
-        return NO_HISTORY  # the first checkpoint, or written before there was a history
-    return decode_history(encoded, f"checkpoint {metadata.checkpoint_id} of job {metadata.job_id}")
+    recorded = metadata.coordinator_states.get(HISTORY)
+    return NO_HISTORY if recorded is None else decode_history(recorded, _place_of(metadata))
+
+
+def _place_of(metadata: CheckpointMetadata) -> str:
+    return f"checkpoint {metadata.checkpoint_id} of job {metadata.job_id}"
 
 
 def _batch_of(metadata: CheckpointMetadata) -> int | None:

@@ -96,6 +96,13 @@ class ClassicEngine:
         file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
         return bool(file_system.exists(path))
 
+    def last_progress(self, query: RunningQuery) -> str | None:
+        try:
+            progress = query.execution.lastProgress()
+            return None if progress is None else str(progress.json())
+        except Py4JError:  # Spark has ended
+            return None
+
     def is_empty(self, rows: DataFrame) -> bool:
         # Stateful operators of Spark have partitions even without rows.
         return bool(cast("Any", rows)._jdf.queryExecution().toRdd().getNumPartitions() == 0)

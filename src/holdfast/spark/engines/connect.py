@@ -101,6 +101,10 @@ class ConnectEngine:
         del query
         return True  # finding out takes longer than repeating a batch occasionally
 
+    def last_progress(self, query: RunningQuery) -> str | None:
+        del query  # it is in another session than the batches
+        return None
+
     def is_empty(self, rows: DataFrame) -> bool:
         # Computes all rows: the number of partitions is unknown here.
         return rows.count() == 0

@@ -83,6 +83,10 @@ class Engine(Protocol):
         """
         ...
 
+    def last_progress(self, query: RunningQuery) -> str | None:
+        """Return the JSON of Spark's last `StreamingQueryProgress`; None if it is not known here. From any thread."""
+        ...
+
     def is_empty(self, rows: DataFrame) -> bool:
         """Return whether a batch without new input has no rows, also from Spark's stateful operators.
 

@@ -11,7 +11,7 @@ from holdfast.backends.assignment import AssignedOperator
 from holdfast.common import ProcessLock
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import CheckpointsCleaner
-from holdfast.locations.storages import CheckpointStorageLocation
+from holdfast.locations.storages import CheckpointStorageLocation, CompletedCheckpoint
 from holdfast.spark_progress import (
     MAX_ATTEMPTS,
     MAX_REASON_CHARACTERS,
@@ -35,7 +35,6 @@ class PendingCheckpoint:
 
     Attributes:
         batch_id: The micro-batch that it will complete.
-        restored_checkpoint_id: The checkpoint from which state is restored, or None.
         assigned: The state from which operators are restored, by uid.
         new: Uids of operators without state, which run their first batch.
         may_refer: Whether an operator's part of it may refer to shared streams of the restored state, by uid. If not,
@@ -45,12 +44,14 @@ class PendingCheckpoint:
         progress: Spark's progress in the restored checkpoint; None if it has none.
         commit_token: Random; identifies the commit of this attempt.
         start_s: `Clock.monotonic_s` at its start.
+        claimed_s: The same when the run's claim of the job was made, or checked.
+        assigned_s: The same when state was assigned to subtasks.
+        restored: The checkpoint from which state is restored, or None.
     """
 
     checkpoint_id: int
     batch_id: int
     location: CheckpointStorageLocation
-    restored_checkpoint_id: int | None
     assigned: dict[str, AssignedOperator]
     new: frozenset[str]
     may_refer: dict[str, bool]
@@ -58,6 +59,14 @@ class PendingCheckpoint:
     progress: SparkProgress | None
     commit_token: str
     start_s: float
+    claimed_s: float
+    assigned_s: float
+    restored: CompletedCheckpoint | None
+
+    @property
+    def restored_checkpoint_id(self) -> int | None:
+        """The id of the checkpoint from which state is restored, or None."""
+        return self.restored.checkpoint_id if self.restored is not None else None
 
 
 _FAILURES_LOCK = ProcessLock()

@@ -20,6 +20,7 @@ from holdfast.locations.coordination import (
 from holdfast.locations.file_systems import retry_deadline
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint, JobOwnership, load_checkpoint
+from holdfast.spark.metrics import checkpoint_fields, json_line
 from holdfast.spark.query.checkpoints import (
     PendingCheckpoint,
     add_failed_attempt,
@@ -36,6 +37,7 @@ from holdfast.spark.query.continuation import (
     restored_progress,
     was_completed,
 )
+from holdfast.spark.settings import LogFormat
 from holdfast.spark.subtask import Acknowledgement, combine_acknowledgements
 from holdfast.spark_progress import (
     SPARK,
@@ -73,12 +75,19 @@ class CheckpointCoordinator:
     """
 
     def __init__(
-        self, job: StoredJob, continuation: Continuation, retention: Retention, *, clock: Clock
+        self,
+        job: StoredJob,
+        continuation: Continuation,
+        retention: Retention,
+        *,
+        clock: Clock,
+        log_format: LogFormat = "text",
     ) -> None:
         self.job = job
         self._continuation = continuation
         self._retention = retention
         self._clock = clock
+        self._log_format = log_format
         self._owned: OwnedJob | None = None
         self._store = CompletedCheckpointStore(retention.num_retained, retention.cleaner)
         self._has_completed = False  # a checkpoint in this run
@@ -112,6 +121,7 @@ class CheckpointCoordinator:
         else:
             owned = self._owned
             owned.ownership.check()
+        claimed_s = self._clock.monotonic_s()
         last = self.latest
         if was_completed(batch_id, last, job_id=self.job.job_id):
             _log.info("batch %d was completed before; it is skipped", batch_id)
@@ -126,7 +136,6 @@ class CheckpointCoordinator:
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
             location=location,
-            restored_checkpoint_id=restored.checkpoint_id if restored else None,
             assigned=assigned,
             new=frozenset(assigned.keys() - (restored.metadata.operators if restored else {})),
             may_refer={
@@ -145,6 +154,9 @@ class CheckpointCoordinator:
             progress=restored_progress(restored),
             commit_token=uuid.uuid4().hex,
             start_s=start_s,
+            claimed_s=claimed_s,
+            assigned_s=self._clock.monotonic_s(),
+            restored=restored,
         )
 
     def complete(
@@ -270,7 +282,10 @@ class CheckpointCoordinator:
         forget_failed_attempts(job_directory, attempts)
         self._store.add(completed, subsume=not has_pinned_checkpoints(self.job.job_id))
         self._has_completed = True
-        _log_completed(completed, pending.batch_id)
+        if self._log_format == "json":
+            _log.info("%s", json_line(checkpoint_fields(completed, pending.batch_id)))
+        else:
+            _log_completed(completed, pending.batch_id)
         return completed
 
     def _commit(

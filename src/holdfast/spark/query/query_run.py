@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from holdfast.backends.functions import BatchTimes
 from holdfast.common import Clock
-from holdfast.errors import CheckpointNotFoundError, OutcomeUnknownError
+from holdfast.errors import CheckpointError, CheckpointNotFoundError, OutcomeUnknownError
 from holdfast.locations.coordination import sweep
 from holdfast.redaction import redact
 from holdfast.spark import event_time
@@ -26,6 +26,7 @@ from holdfast.spark.checkpoint_location import (
 from holdfast.spark.compat import settings_of
 from holdfast.spark.engines import Engine, RunningQuery, error_of_task, pin_planner_settings
 from holdfast.spark.event_time import IdleTicks, NextTimers
+from holdfast.spark.metrics import CompletedBatch, FailedCheckpoint, Initialization, JobMetrics
 from holdfast.spark.operators import (
     CheckpointedSink,
     Operator,
@@ -34,7 +35,7 @@ from holdfast.spark.operators import (
     snapshot_sinks,
 )
 from holdfast.spark.query.batch_run import BatchRun, compute
-from holdfast.spark.query.checkpoints import CLEANER, PendingCheckpoint
+from holdfast.spark.query.checkpoints import CLEANER, PendingCheckpoint, failure_reason
 from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
 from holdfast.spark.query.running_operator import RunningOperator
@@ -59,6 +60,7 @@ class QueryRun:
         next_timers: The earliest timers after the last batch; None if they are unknown.
         application_id: The application id of the query for sinks; None until a sink asks for it.
         tick_source: The index of the source of idle ticks; None until a batch needs it.
+        metrics: Receives reports of checkpoints; None without metrics.
     """
 
     run_id: str
@@ -73,6 +75,7 @@ class QueryRun:
     next_timers: NextTimers | None = None
     application_id: str | None = None
     tick_source: int | None = None
+    metrics: JobMetrics | None = None
 
     @classmethod
     def start(
@@ -95,6 +98,9 @@ class QueryRun:
         settings.stores.use()
         storage = settings.open_storage()
         sinks = checkpointed_sinks(process, operators, sinks)
+        metrics = JobMetrics.open(
+            settings.metrics, job_id, clock, partial(engine.last_progress, query)
+        )
         coordinator = CheckpointCoordinator(
             StoredJob(
                 job_id=job_id,
@@ -115,11 +121,10 @@ class QueryRun:
                 cleaner=CLEANER,
                 sweep=None
                 if settings.checkpoint_dir is None
-                else partial(
-                    sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s
-                ),
+                else partial(_sweep, settings.checkpoint_dir, job_id, settings, metrics),
             ),
             clock=clock,
+            log_format=settings.metrics.log_format,
         )
         pin_planner_settings(engine.session)
         return cls(
@@ -145,6 +150,7 @@ class QueryRun:
                 storage=settings.checkpoint_storage,
             ),
             idle_ticks=idle_ticks,
+            metrics=metrics,
         )
 
     def run_batch(
@@ -153,6 +159,8 @@ class QueryRun:
         """Run one micro-batch through the operators and the sink, and commit it."""
         offsets_of = partial(engine.offsets, query)
         pending = self.coordinator.begin(batch_id, offsets_of)
+        if pending is not None and self.metrics is not None and not self.has_started:
+            self.metrics.report_start(self._initialization(pending))
         if pending is None:
             self._start(engine, query)
             if engine.needs_rows(query):
@@ -160,6 +168,7 @@ class QueryRun:
             # The remaining timers are unknown before the next batch.
             self._request_batch(0, batch_id, engine, query)
             return
+        acknowledgements: dict[str, list[Acknowledgement]] = {}
         try:
             self._start(engine, query)
             # Before the sink's jobs: Spark's listeners are busy with them later.
@@ -178,27 +187,57 @@ class QueryRun:
                 query_name=query.name,
             )
             if not has_input and self._is_noop_batch(pending, times) and engine.is_empty(rows):
-                self.coordinator.reuse_state(pending, progress)
+                completed = self.coordinator.reuse_state(pending, progress)
             else:
                 find_id = partial(self._find_application_id, engine, query)
                 acknowledgements = self._process(engine, rows, pending, times, find_id)
                 states = snapshot_sinks(self.sinks, pending.checkpoint_id)
-                self.coordinator.complete(pending, acknowledgements, progress, states)
+                completed = self.coordinator.complete(pending, acknowledgements, progress, states)
                 self.next_timers = event_time.earliest_timers(
                     report.next_timers
                     for reports in acknowledgements.values()
                     for report in reports
                 )
-        except OutcomeUnknownError:
+        except OutcomeUnknownError as error:
+            self._report_failure(pending, error)
             raise  # the checkpoint may exist: nothing is deleted
         except BaseException as error:
-            if self.coordinator.abort(pending, error_of_task(error) or error):
+            cause = error_of_task(error) or error
+            if self.coordinator.abort(pending, cause):
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
+            self._report_failure(pending, cause)
             raise
+        if self.metrics is not None:
+            batch = CompletedBatch(completed, pending.assigned, acknowledgements)
+            self.metrics.report_completed(batch)
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
         timers = self.next_timers or event_time.NO_TIMERS
         at_ms = event_time.next_batch_time(*timers, times, has_input=has_input)
         self._request_batch(at_ms, batch_id, engine, query)
+
+    def _initialization(self, pending: PendingCheckpoint) -> Initialization:
+        return Initialization(
+            job_id=self.job.job_id,
+            start_ms=self.job.clock.now_ms() - 1000 * (pending.assigned_s - pending.start_s),
+            read_ms=1000 * (pending.claimed_s - pending.start_s),
+            assign_ms=1000 * (pending.assigned_s - pending.claimed_s),
+            restored=pending.restored,
+        )
+
+    def _report_failure(self, pending: PendingCheckpoint, error: BaseException) -> None:
+        if self.metrics is None:
+            return
+        kind = error.kind if isinstance(error, CheckpointError) else ""
+        self.metrics.report_failed(
+            FailedCheckpoint(
+                job_id=self.job.job_id,
+                checkpoint_id=pending.checkpoint_id,
+                failed_ms=self.job.clock.now_ms(),
+                duration_ms=1000 * (self.job.clock.monotonic_s() - pending.start_s),
+                reason=kind or "other",
+                message=failure_reason(error),
+            )
+        )
 
     def _request_batch(
         self, at_ms: int | None, batch_id: int, engine: Engine, query: RunningQuery
@@ -310,6 +349,13 @@ class QueryRun:
                 notify(checkpoint_id)
             except Exception:  # noqa: BLE001  # user code: anything
                 _log.exception("%s failed in %s", type(listener).__name__, method)
+
+
+def _sweep(directory: str, job_id: str, settings: Settings, metrics: JobMetrics | None) -> None:
+    """Delete the job's orphaned files, and report them."""
+    report = sweep(directory, job_id, grace_s=settings.orphan_grace_s)
+    if metrics is not None:
+        metrics.report_sweep(job_id, report)
 
 
 def _require_offsets(offsets: str | None, batch_id: int, query: RunningQuery) -> str:

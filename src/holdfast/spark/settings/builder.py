@@ -36,6 +36,15 @@ class SettingArguments(TypedDict, total=False):
     local_recovery_bytes: int | str | None
     worker_memory: int | str | None
     job_id: str | None
+    metrics_ports: int | str | None
+    metrics_address: str | None
+    metrics_textfile: str | None
+    metrics_pushgateway: str | None
+    metrics_otlp_endpoint: str | None
+    metrics_spans_endpoint: str | None
+    metrics_interval_s: float | str | None
+    metrics_has_subtasks: bool | None
+    metrics_log_format: Literal["text", "json"] | None
     s3_endpoint: str | None
     s3_region: str | None
     s3_path_style_access: bool | None

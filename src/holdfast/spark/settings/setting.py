@@ -88,7 +88,9 @@ class Setting:
         except InvalidRequestError:
             raise
         except ValueError as error:
-            message = f"setting {key or self.name!r} must be {self.requirement}, got {text!r}"
+            message = (
+                f"setting {key or self.name!r} must be {self.requirement}, got {redact(text)!r}"
+            )
             raise InvalidRequestError(message, kind="setting") from error
 
 

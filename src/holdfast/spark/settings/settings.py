@@ -18,6 +18,7 @@ from holdfast.locations.storages import (
     MemoryCheckpointStorage,
     check_job_id,
 )
+from holdfast.spark.settings.metrics import METRICS, MetricsSettings
 from holdfast.spark.settings.rocksdb import ROCKSDB, task_slots
 from holdfast.spark.settings.setting import (
     BOOLEAN,
@@ -101,6 +102,7 @@ class Settings:
 
     Attributes:
         rocksdb: RocksDB settings.
+        metrics: The destinations of metrics and spans.
         stores: Settings of the query's stores. For the other attributes see the table of settings.
     """
 
@@ -233,6 +235,9 @@ class Settings:
         "The job's directory in the checkpoint directory. "
         "By default the id that Spark gives to the query.",
     )
+    metrics: MetricsSettings = field(  # a field
+        default=MetricsSettings(), metadata={"section": METRICS}
+    )
 
     stores: Stores = field(default=Stores(), hash=False)
 
@@ -337,4 +342,7 @@ def _parse_values(configuration: Mapping[str, str]) -> dict[str, Any]:
             if setting.name in configuration
         }
 
-    return parse(_OWN) | {"rocksdb": RocksDBSettings(**parse(ROCKSDB))}
+    return parse(_OWN) | {
+        "rocksdb": RocksDBSettings(**parse(ROCKSDB)),
+        "metrics": MetricsSettings(**parse(METRICS)),
+    }

@@ -29,6 +29,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
             one stage, if the pass is a single job.
         next_timers: The earliest remaining timers of event time and of processing time, in
             milliseconds since 1970; None if there is no such timer.
+        start_ms: Time of the subtask's start by its executor's clock, in milliseconds since 1970; 0 if unknown.
+        worker_bytes: Peak resident memory of the Python worker so far; 0 if unknown.
     """
 
     subtask: int
@@ -37,6 +39,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     checkpoint_id: int
     stage_id: int = -1
     next_timers: tuple[int | None, int | None] = (None, None)
+    start_ms: int = 0
+    worker_bytes: int = 0
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)

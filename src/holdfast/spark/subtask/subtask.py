@@ -1,6 +1,8 @@
 """A subtask in a Spark task: the data that the driver sends it, and its work: restore, process, snapshot, report."""
 
 import gc
+import resource
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -68,6 +70,12 @@ def freeze_loaded_objects() -> None:
     if not gc.get_freeze_count():
         gc.collect()  # garbage would stay forever
         gc.freeze()
+
+
+def _peak_memory_bytes() -> int:
+    """Return the largest resident size that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +248,7 @@ class SubtaskRunner:
             checkpoint.checkpoint_id, checkpoint.location_reference
         )
 
-        start_s = clock.monotonic_s()
+        start_ms, start_s = clock.now_ms(), clock.monotonic_s()
         payload = self.payload if isinstance(self.payload, TaskPayload) else self.payload.value
         broadcast_rows = payload.broadcast_rows
         function: StatefulFunction = cloudpickle.loads(payload.function)
@@ -310,7 +318,7 @@ class SubtaskRunner:
             backend_metrics=backend_metrics,
         )
         state = msgspec.structs.replace(result.state, statistics=statistics)
-        yield from self._report(subtask, state, next_timers)
+        yield from self._report(subtask, state, next_timers, start_ms)
 
     def _keyed_state(
         self,
@@ -340,13 +348,24 @@ class SubtaskRunner:
         )
 
     def _report(
-        self, subtask: int, state: StoredSubtask, next_timers: tuple[int | None, int | None]
+        self,
+        subtask: int,
+        state: StoredSubtask,
+        next_timers: tuple[int | None, int | None],
+        start_ms: int,
     ) -> Iterator[pa.RecordBatch]:
         """Report the state to the driver; as a row of the output if there are no `reports`."""
         task = TaskContext.get()
         attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
         report = Acknowledgement(
-            subtask, attempt, state, self.checkpoint.checkpoint_id, stage, next_timers
+            subtask,
+            attempt,
+            state,
+            self.checkpoint.checkpoint_id,
+            stage,
+            next_timers,
+            start_ms,
+            _peak_memory_bytes(),
         ).encode()
         if self.reports is not None:
             self.reports.add([report])

@@ -1,0 +1,51 @@
+"""The message about a completed checkpoint in the driver's log, as JSON with the names of the metrics."""
+
+import msgspec
+
+from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.spark.metrics import definitions as d
+from holdfast.spark.metrics.samples import phases_s
+from holdfast.spark_progress import checkpoint_statistics, iso_time
+
+Fields = dict[str, str | int | float | dict[str, dict[str, float]] | None]
+
+
+def checkpoint_fields(completed: CompletedCheckpoint, batch_id: int) -> Fields:
+    """Return the figures of a checkpoint by the names of their metrics; those of operators by uid."""
+    metadata, sizes = completed.metadata, checkpoint_statistics(completed)
+    operators = {}
+    for uid, state in metadata.operators.items():
+        statistics = [each.statistics for each in state.subtasks.values() if each.statistics]
+        slowest = {
+            phase: max((phases_s(each)[phase] for each in statistics), default=0.0)
+            for phase in ("restore", "process", "store")
+        }
+        operators[uid] = {
+            d.PARALLELISM.name: state.parallelism,
+            d.ROWS_IN.name: sum(each.rows_in for each in statistics),
+            d.ROWS_OUT.name: sum(each.rows_out for each in statistics),
+            d.ROWS_LATE.name: sum(each.rows_late for each in statistics),
+            d.WRITTEN_BYTES.name: sum(each.state_bytes for each in statistics),
+            d.STATE_BYTES.name: sum(each.stored_bytes for each in state.subtasks.values()),
+            d.RESTORE_DURATION.name: slowest["restore"],
+            d.PROCESS_DURATION.name: slowest["process"],
+            d.STORE_DURATION.name: slowest["store"],
+        }
+    return {
+        "event": "checkpoint_completed",
+        "completed": iso_time(metadata.created_ms),
+        d.JOB: metadata.job_id,
+        "batch_id": batch_id,
+        "epoch": metadata.epoch,
+        d.LAST_ID.name: metadata.checkpoint_id,
+        d.LAST_DURATION.name: metadata.duration_ms / 1000,
+        d.LAST_SIZE.name: sizes.new_bytes,
+        d.LAST_FULL_SIZE.name: sizes.new_bytes + sizes.referenced_bytes,
+        d.METADATA_SIZE.name: completed.metadata_bytes,
+        "operators": operators,
+    }
+
+
+def json_line(fields: Fields) -> str:
+    """Return the figures as one line of JSON."""
+    return msgspec.json.encode(fields).decode()
