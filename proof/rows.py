@@ -43,7 +43,8 @@ _SHORT_EVERY = {"local": 10, "s3-memory": 40, "gcs-memory": 40}
 _EVERY_OF_COMMANDS = 10
 _MAIN_STORES = ("memory", "local", "minio", "hdfs")
 _EVERY_FAULT = {"minio": 10, "hdfs": 10}
-_LONG_EVERY = {"versitygw": 2, "azurite": 10, "hdfs": 2}
+_LONG_EVERY = {"versitygw": 2, "azurite": 2, "hdfs": 2}
+_EVERY_REQUEST = {"azurite": 3}
 _STORES_WITH_REQUESTS = ("s3-memory", "gcs-memory", "azurite")
 
 
@@ -126,7 +127,7 @@ def _every_fault(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001
 def _lost_requests(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every request is taken, or every so many-th
     with faulty_store(store) as faulty:
-        lost = lose_each_request(faulty, every=80 if short else 1)
+        lost = lose_each_request(faulty, every=80 if short else _EVERY_REQUEST.get(store, 1))
     return Outcome(lost.count, lost.failures)
 
 

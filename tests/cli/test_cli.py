@@ -74,6 +74,7 @@ COMMANDS = [
     ["verify", STORE],
     ["diff", STORE, STORE],
     ["report", STORE],
+    ["serve", STORE],
     ["clean", STORE],
     ["copy", STORE, STORE],
     ["savepoint", STORE, STORE],

@@ -191,6 +191,19 @@ def test_new_deleted_and_replaced_checkpoints_are_noticed(directory: Path) -> No
     assert client.read("/jobs")["jobs"] == []
 
 
+def test_old_checkpoints_are_read_little_by_little_the_newest_at_once(directory: Path) -> None:
+    # Each has 2 MB of state in its metadata.
+    write_checkpoints(directory, range(1, 8), parallelism=200)
+    (directory / "job" / "chk-1" / "_metadata").write_bytes(bytes(1000))
+    client = Client(directory)
+    [job] = client.read("/jobs")["jobs"]
+    assert (job["checkpoint"], job["retained"], job["state"]) == (7, 7, "healthy")
+    assert client.read("/jobs/job/checkpoints/details/2")["checkpoint"]["id"] == 2
+    states = [client.read("/jobs")["jobs"][0]["state"] for _ in range(4)]
+    assert states[-1] == "attention"
+    assert client.read("/jobs/job/checkpoints")["counts"]["completed"] == 6
+
+
 def test_jobs_of_the_same_id_and_savepoints_keep_apart(tmp_path: Path) -> None:
     storage = write_checkpoints(tmp_path / "a", [1])
     write_checkpoints(tmp_path / "b", [1, 2])

@@ -234,6 +234,12 @@ class TestReports:
         with pytest.raises(InvalidRequestError, match="must be >= 0"):
             sweep(memory_directory, "job", grace_s=-1)
 
+    def test_time_other_than_the_store_s_needs_a_dry_run(
+        self, access: CheckpointStorageAccess, memory_directory: str
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match="now_ms needs dry_run"):
+            sweep(memory_directory, "job", now_ms=1_700_000_000_000)
+
 
 class _SkewedFileSystem(MemoryFileSystem):
     """A store whose clock is hours off."""
