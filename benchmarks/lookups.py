@@ -32,8 +32,10 @@ from holdfast.locations import (
     CheckpointMetadata,
     FileSystemCheckpointStorage,
     StoredOperator,
+    StoredSubtask,
     complete_checkpoint,
 )
+from holdfast.locations.coordination import without_placeholders
 
 _GROUPS = 128
 _SUBTASKS = 4
@@ -55,6 +57,7 @@ def write(root: str, bucket: Bucket | None, keys: int) -> int:
     ]
     random = np.random.default_rng(1)
     size = 0
+    restored = [StoredSubtask()] * _SUBTASKS
     for number, begin in enumerate(range(0, keys, _STEP_ROWS), 1):
         column = pa.array(np.arange(begin, min(keys, begin + _STEP_ROWS)))
         every = Keys.of([column], _GROUPS)
@@ -72,13 +75,16 @@ def write(root: str, bucket: Bucket | None, keys: int) -> int:
             backend.get_state(_VALUES).columns.put(mine, totals)
             subtasks[index] = backend.snapshot(number, location).run().state
             backend.notify_checkpoint_complete(number)
+        operator = StoredOperator(_SUBTASKS, _GROUPS, subtasks, key=("k",))
+        operator = without_placeholders("op", operator, restored, may_refer=True)
+        restored = [operator.subtasks[index] for index in range(_SUBTASKS)]
         metadata = CheckpointMetadata(
             job_id="job",
             checkpoint_id=number,
             created_ms=0,
             duration_ms=0.0,
             writer="benchmark",
-            operators={"op": StoredOperator(_SUBTASKS, _GROUPS, subtasks, key=("k",))},
+            operators={"op": operator},
         )
         complete_checkpoint(location, metadata)
         size = metadata.state_bytes

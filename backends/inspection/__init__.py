@@ -1,7 +1,7 @@
 """States of checkpoints from outside a job: listed, read as tables, compared, checked and written.
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them, and `keyed_parts`
-those of keyed state. `reading` has the functions for users, `lookups` those for single keys. `state_check` checks whether a job could
+those of keyed state. `reading` has the functions for users, `lookups` and `changes` those for single keys and for differences. `state_check` checks whether a job could
 restore the states. `operator_writing` and `keyed_writing` write states. Start with `catalogue`.
 """
 
@@ -11,6 +11,7 @@ from holdfast.backends.inspection.catalogue import (
     states_of,
     stored_states,
 )
+from holdfast.backends.inspection.changes import state_changes
 from holdfast.backends.inspection.comparison import (
     Difference,
     FileComparison,
@@ -75,6 +76,7 @@ __all__ = [
     "read_state",
     "readable_state",
     "shown_schema",
+    "state_changes",
     "states",
     "states_of",
     "stored_states",

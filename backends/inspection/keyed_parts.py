@@ -38,6 +38,7 @@ from holdfast.backends.keyed import (
     read_manifest,
     readable_handles,
     rows_of_keys,
+    sort_key_range,
 )
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.serializers import IncompatibleTypeError, change_of, stored_serializer
@@ -136,7 +137,7 @@ class Table:
             raise form_error(self.name, self.subtask)
         table = self.opened or self.open()
         for rows in self._rows(table):
-            columns = [*rows.identities.columns, *_shown_values(table.spec, rows.values)]
+            columns = [*rows.identities.columns, *shown_values(table.spec, rows.values)]
             if rows.times_ms is not None:
                 columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
             yield pa.record_batch(columns, schema=stored)
@@ -144,6 +145,15 @@ class Table:
     def open(self, cache: BlockCache | None = None) -> RestoredTable:
         """Open the table; with a cache, for several reads."""
         return open_table(self.handle, self.table, cache)
+
+    def within(self, first: int, end: int) -> "Table":
+        """Return the part with only the rows that have `first` <= sort key < `end`."""
+        low, high = sort_key_range(KeyGroupRange(*self.handle.key_groups))
+        return replace(self, table=self.table.within(max(first, low), min(end, high)))
+
+    def rows(self) -> Iterator[TableRows]:
+        """Read the rows, ascending by sort key."""
+        return self._rows(self.open())
 
     def at_keys(self, keys: Keys) -> "Table | None":
         """Return the part with only the rows of keys; None if all of them belong to other subtasks."""
@@ -222,7 +232,7 @@ def _migration_to(spec: TableSpec) -> Migration:
     """Return a function that migrates values that were stored before the state's type changed."""
 
     def migrate(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
-        (before,), (values,) = _value_fields(stored), _shown_values(stored, columns)
+        (before,), (values,) = _value_fields(stored), shown_values(stored, columns)
         (now,) = _value_fields(spec)
         reason = "they were stored in another form"
         is_same_form = (
@@ -247,7 +257,7 @@ def _migration_to(spec: TableSpec) -> Migration:
     return migrate
 
 
-def _shown_values(spec: TableSpec, values: Iterable[pa.Array]) -> list[pa.Array]:
+def shown_values(spec: TableSpec, values: Iterable[pa.Array]) -> list[pa.Array]:
     if not spec.is_struct:
         return list(values)
     return [pa.StructArray.from_arrays(list(values), fields=list(spec.values))]

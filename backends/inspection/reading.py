@@ -89,15 +89,14 @@ def iter_state(
     raw: Raw | None = None,
     kind: str | None = None,
     key: Any = None,
-) -> Iterator[pa.RecordBatch]:
-    """Read a state as record batches; only one stored block is in memory at a time.
+) -> pa.RecordBatchReader:
+    """Read a state as a stream of record batches; only one stored block is in memory at a time.
 
-    The job does not delete the checkpoint until the iterator ends or is closed. Arguments and errors are those of
-    `read_state`.
+    The stream is an iterator, and DuckDB, Polars and other libraries with Arrow's C stream interface take it as it is. The job
+    does not delete the checkpoint until the stream ends or is closed. Arguments and errors are those of `read_state`.
     """
     batches = _held_batches(pointer, operator, state, raw=raw, kind=kind, key=key)
-    next(batches)
-    return batches
+    return pa.RecordBatchReader.from_batches(next(batches), batches)
 
 
 def _held_batches(

@@ -30,6 +30,7 @@ from holdfast.backends.keyed.rocksdb_settings import (
     BlockCompression,
     RocksDBSettings,
 )
+from holdfast.backends.keyed.row_comparison import row_changes
 from holdfast.backends.keyed.segments import (
     BlockCache,
     ColumnarStateTables,
@@ -40,6 +41,7 @@ from holdfast.backends.keyed.segments import (
     open_table,
     read_manifest,
     read_tables,
+    sort_key_range,
     write_tables,
 )
 from holdfast.backends.keyed.states import (
@@ -111,7 +113,9 @@ __all__ = [
     "read_manifest",
     "read_tables",
     "readable_handles",
+    "row_changes",
     "rows_of_keys",
+    "sort_key_range",
     "time_part",
     "write_canonical",
     "write_tables",

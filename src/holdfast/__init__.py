@@ -14,7 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.backends.inspection import StateRows, iter_state, open_state, read_state, states
+    from holdfast.backends.inspection import (
+        StateRows,
+        iter_state,
+        open_state,
+        read_state,
+        state_changes,
+        states,
+    )
     from holdfast.backends.keys import subtask_of_key
     from holdfast.spark.aggregates import (
         approx_count_distinct,
@@ -89,6 +96,7 @@ __all__ = [
     "session_windows",
     "sliding_windows",
     "spark_initial_state",
+    "state_changes",
     "stateful",
     "stateful_query",
     "states",
@@ -103,7 +111,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "backends.inspection": "StateRows iter_state open_state read_state states",
+    "backends.inspection": "StateRows iter_state open_state read_state state_changes states",
     "backends.keys": "subtask_of_key",
     "spark.aggregates": "approx_count_distinct avg collect count first last max min sum",
     "spark.by_key": "IdleTicks keyed",

@@ -188,8 +188,9 @@ def write_keys(
         backend = KeyedStateBackend(HeapStateTables(groups), schema, _KEY_GROUPS, groups)
         mine = pa.array([group in groups for group in groups_of_rows.tolist()])
         own = backend.keys([column.filter(mine) for column in columns])
-        values = numbers.filter(mine).take(pa.array(own.codes.argsort()))
-        backend.get_state(ValueStateDescriptor("value", pa.int64())).columns.put(own, values)
+        values = numbers.filter(mine)
+        of_keys = values.take(pa.array(own.codes.argsort()))
+        backend.get_state(ValueStateDescriptor("value", pa.int64())).columns.put(own, of_keys)
         lists = backend.get_list_state(ListStateDescriptor("list", pa.int64()))
         lists.columns.append(own, values)
         subtasks[index] = backend.snapshot(checkpoint_id, location).run().state

@@ -502,6 +502,15 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert lease is not None
             self.readers.append(Reader(latest, lease, end_ms))
 
+    @precondition(lambda self: self.owner in self.drivers and len(self.readers) < 3)
+    @rule(count=st.integers(1, 4))
+    def the_owner_runs_batches_under_a_reader(self, count: int) -> None:
+        self.a_reader_begins()
+        assert self.owner
+        for _ in range(count):
+            self.batch(self.owner, CheckpointedStateScope, 1)
+            self.owner.cleaner.work()
+
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
     def a_reader_renews_its_lease(self, data: st.DataObject) -> None:

@@ -42,6 +42,7 @@ PRINTED = {
     "from-foreachbatch.md": "a customer is first 1 time",
     "state-as-tables.md": "resumed with repaired state, digits: 10",
     "rescaling.md": "subtasks: 3",
+    "live-state.md": "the newest checkpoint is open: True",
     "stateful-processors.md": "quiet: [(0, 1683)]",
     "adapter-tests.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "savepoints.md": "both resumed: True",

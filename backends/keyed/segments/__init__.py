@@ -50,6 +50,7 @@ from holdfast.backends.keyed.segments.manifest import (
     encode_manifest,
     resolve_migration,
 )
+from holdfast.backends.keyed.segments.merging import sort_key_range
 from holdfast.backends.keyed.segments.rows import SortedRows, take_rows
 from holdfast.backends.keyed.segments.segment_store import Workspace
 from holdfast.backends.keyed.segments.table_reader import (
@@ -83,6 +84,7 @@ __all__ = [
     "read_manifest_bytes",
     "read_tables",
     "resolve_migration",
+    "sort_key_range",
     "take_rows",
     "write_canonical_tables",
     "write_manifest",
