@@ -6,24 +6,32 @@ import pytest
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.processes import run_until_killed
-from jobs.totals_by_key import ROWS, Function, check_totals, run, totals
+from jobs.totals_by_key import FUNCTIONS, ROWS, Function, check_totals, run, totals
 from pyspark.sql import SparkSession
 
-from holdfast.backends.keyed import BackendName
 from holdfast.locations import sweep
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.query import CLEANER
 
 
+@pytest.fixture(scope="module")
+def killed_jobs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directories of jobs, one for each function, whose driver was killed."""
+    directory = tmp_path_factory.mktemp("killed")
+    for function in FUNCTIONS:
+        Job(spark, directory / function).feed(files=3, rows=ROWS)
+    run_until_killed("-m", "jobs.totals_by_key", str(directory), "rocksdb")
+    return directory
+
+
 # The demo kills its second job, which is by key and keeps its state in columns, at other points.
 @pytest.mark.parametrize("state_backend", ["rocksdb"], indirect=True)
-@pytest.mark.parametrize("function", ["totals", "state"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.usefixtures("state_backend")
 def test_killed_driver_loses_and_duplicates_nothing(
-    spark: SparkSession, tmp_path: Path, state_backend: BackendName, function: Function
+    spark: SparkSession, killed_jobs: Path, function: Function
 ) -> None:
-    job = Job(spark, tmp_path / "job")
-    job.feed(files=3, rows=ROWS)
-    run_until_killed("-m", "jobs.totals_by_key", str(job.directory), state_backend, function)
+    job = Job(spark, killed_jobs / function)
     assert max(job.checkpoint_ids()) == BATCH
     run(job, totals(job, function=function, parallelism=3))
     check_totals(job, function)

@@ -40,13 +40,12 @@ def tables(table_jars: Path, directory: Path) -> Iterator[TableSpark]:
 
 
 @pytest.fixture(scope="module")
-def batches(table_jars: Path, directory: Path) -> Iterator[list[list[int]]]:
+def batches(table_jars: Path, directory: Path, tables: TableSpark) -> list[list[int]]:
     """Kill a driver with a job at each point, restart all jobs, and return the ids that an operator emits in each batch."""
     for name in JOBS:
         Job(None, directory / name).feed(FILES)  # type: ignore[arg-type]
     run_until_killed("-m", "jobs.table_kills", str(directory), str(table_jars))
-    with table_spark(table_jars, directory / "warehouse") as spark:
-        yield spark.call(restart_jobs, directory, {name: kind for name, (kind, _) in JOBS.items()})
+    return tables.call(restart_jobs, directory, {name: kind for name, (kind, _) in JOBS.items()})
 
 
 def rows_of(kind: str, directory: Path, name: str) -> list[dict[str, Any]]:
@@ -148,17 +147,17 @@ def test_merge_replaces_inserts_and_deletes(tables: TableSpark, tmp_path: Path, 
     assert rows == [(1, 11), (3, 30)]
 
 
+# The rules are those of both formats.
 @pytest.mark.parametrize(
-    ("rows", "arguments", "message"),
+    ("kind", "rows", "arguments", "message"),
     [
-        ([(1, 1), (1, 2)], {}, "several rows of one key"),
-        ([(1, 2), (1, 2)], {"latest": "value"}, "the same 'value'"),
-        ([(None, 1)], {}, "null in its key"),
-        ([(1, 1)], {"on": ["id"]}, "column 'id' is not in the rows"),
-        ([(1, 1)], {"latest": "at"}, "column 'at' is not in the rows"),
+        ("delta", [(1, 1), (1, 2)], {}, "several rows of one key"),
+        ("iceberg", [(1, 2), (1, 2)], {"latest": "value"}, "the same 'value'"),
+        ("delta", [(None, 1)], {}, "null in its key"),
+        ("iceberg", [(1, 1)], {"on": ["id"]}, "column 'id' is not in the rows"),
+        ("delta", [(1, 1)], {"latest": "at"}, "column 'at' is not in the rows"),
     ],
 )
-@pytest.mark.parametrize("kind", FORMATS)
 def test_merge_of_ambiguous_rows_is_an_error(
     tables: TableSpark,
     tmp_path: Path,

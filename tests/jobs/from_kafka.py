@@ -5,14 +5,12 @@ the driver is killed with its JVM; a driver that is resumed reads the rest.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
-from unittest import mock
 
 from jobs.job import LOCAL, Job, connect
-from jobs.killed import die_with_blocked_jobs
 from jobs.operators import Groups
-from jobs.processes import wait_until_blocked
-from jobs.two_phases import COMMIT, GROUP, Death, block_at_commit, job_of
+from jobs.two_phases import GROUP, die_at_commits, job_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -63,14 +61,8 @@ def main(directory: Path, bootstrap: str, jars: str, mode: str) -> None:
             run(job, bootstrap, name)
         spark.stop()
         return
-    with (
-        die_with_blocked_jobs(spark, len(POINTS)) as pool,
-        mock.patch(COMMIT, block_at_commit(POINTS)),
-    ):
-        ran = {name: pool.submit(run, job, bootstrap, name) for name, job in jobs.items()}
-        wait_until_blocked(
-            ran, lambda name: Death(jobs[name].directory, "").signals.is_given("blocked")
-        )
+    runs = {name: partial(run, job, bootstrap, name) for name, job in jobs.items()}
+    die_at_commits(spark, directory, POINTS, runs)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
-"""A query that drops duplicates, and splits the rest into two outputs; `python -m jobs.side_outputs DIR BACKEND` is killed."""
+"""A query that drops duplicates, and splits the rest into two outputs; `python -m jobs.side_outputs DIR` is killed."""
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jobs.job import Job, local_spark
-from jobs.killed import kill_before_commit
-from jobs.session import jvm_of
+from jobs.two_phases import die_at_commits
 from pyspark.sql import DataFrame
 
 from holdfast import StatefulFunction, keyed, stateful, stateful_query
@@ -70,14 +68,15 @@ def ids_of(job: Job, name: str) -> list[int]:
     return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
 
 
-def main(directory: Path, backend: str) -> None:
-    """Run the job until it dies."""
-    spark = local_spark()
-    spark.conf.set("spark.holdfast.state.backend", backend)
-    commit = "holdfast.spark.query.coordinator.complete_checkpoint"
-    with mock.patch(commit, kill_before_commit([jvm_of(spark), os.getpid()])):
-        run(Job(spark, directory))
+def main(directory: Path) -> None:
+    """Run a job for each backend, with the backend's name, until they die."""
+    spark = local_spark(4)
+    jobs = {path.name: Job(spark.newSession(), path) for path in directory.iterdir()}
+    for backend, job in jobs.items():
+        job.spark.conf.set("spark.holdfast.state.backend", backend)
+    runs = {name: partial(run, job) for name, job in jobs.items()}
+    die_at_commits(spark, directory, dict.fromkeys(runs, "before the metadata"), runs)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

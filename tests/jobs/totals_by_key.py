@@ -1,18 +1,16 @@
-"""A query that keeps totals by key, and a check of them; `python -m jobs.totals_by_key DIR BACKEND [FUNCTION]` is killed."""
+"""A query that keeps totals by key, and a check of them; `python -m jobs.totals_by_key DIR BACKEND` is killed."""
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-from unittest import mock
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import pyarrow.parquet as pq
 from jobs.job import Job, local_spark
-from jobs.killed import kill_before_commit
 from jobs.operators import Totals
-from jobs.session import jvm_of
+from jobs.two_phases import die_at_commits
 from pyspark.sql.streaming.state import GroupState
 
 import holdfast
@@ -27,6 +25,8 @@ ROWS = 10_000
 
 Function = Literal["totals", "state"]
 """The function that keeps totals, by the name of its state: one over columns, or one for `applyInPandasWithState`."""
+
+FUNCTIONS: tuple[Function, ...] = get_args(Function)
 
 
 def add_up(key: tuple[Any], frames: Any, state: GroupState) -> Iterator[pd.DataFrame]:
@@ -76,15 +76,17 @@ def check_totals(job: Job, function: Function = "totals") -> None:
     assert last == expected
 
 
-def main(directory: Path, backend: str, function: Function = "totals") -> None:
-    """Run the job until it dies."""
-    spark = local_spark()
-    spark.conf.set("spark.holdfast.state.backend", backend)
-    job = Job(spark, directory)
-    commit = "holdfast.spark.query.coordinator.complete_checkpoint"
-    with mock.patch(commit, kill_before_commit([jvm_of(spark), os.getpid()])):
-        run(job, totals(job, function=function))
+def main(directory: Path, backend: str) -> None:
+    """Run a job for each function, with the function's name, until they die."""
+    spark = local_spark(4)
+    jobs = {function: Job(spark.newSession(), directory / function) for function in FUNCTIONS}
+    for job in jobs.values():
+        job.spark.conf.set("spark.holdfast.state.backend", backend)
+    runs: dict[str, Callable[[], None]] = {
+        name: partial(run, job, totals(job, function=name)) for name, job in jobs.items()
+    }
+    die_at_commits(spark, directory, dict.fromkeys(runs, "before the metadata"), runs)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])  # type: ignore[arg-type]  # names of the command line
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -179,6 +179,30 @@ def block_at_commit(points: Mapping[str, str]) -> Callable[..., CompletedCheckpo
     return commit
 
 
+def die_at_commits(
+    spark: SparkSession,
+    directory: Path,
+    points: Mapping[str, str],
+    runs: Mapping[str, Callable[[], None]],
+) -> None:
+    """Run jobs at once, and kill this driver and its JVM when each is at its point of the second commit.
+
+    Args:
+        spark: Spark.
+        directory: It has the directory of each job.
+        points: The point of each job, by its name.
+        runs: Runs each job, by its name.
+    """
+    with (
+        die_with_blocked_jobs(spark, len(runs)) as pool,
+        mock.patch(COMMIT, block_at_commit(points)),
+    ):
+        ran = {name: pool.submit(run) for name, run in runs.items()}
+        wait_until_blocked(
+            ran, lambda name: Death(directory / name, "").signals.is_given("blocked")
+        )
+
+
 def main(directory: Path, dsn: str) -> None:
     """Bring all jobs to where they are to die."""
     spark = local_spark(cores=CORES)

@@ -19,6 +19,9 @@ from holdfast.spark.compat import settings_of
 
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
+_PERIOD = re.compile(r"\bquery\.awaitTermination\(\d\d+\)")
+_TWO_BATCHES = "while len(query.recentProgress) < 2: query.awaitTermination(1)"
+
 _SLEEP = re.compile(r"\bsleep \d+(?=; kill)")
 
 _SHELL = "set -euo pipefail\n"
@@ -114,9 +117,10 @@ def _words(line: str) -> str:
 
 def _in(directory: Path, text: str) -> str:
     # In one go: the directory may be below /tmp itself.
-    return _PLACES.sub(
+    text = _PLACES.sub(
         lambda match: f"{directory}/data/" if match["data"] else f"{directory}/", text
     )
+    return _PERIOD.sub(_TWO_BATCHES, text)
 
 
 def _run(

@@ -39,6 +39,9 @@ _MAX_BYTES = 4 << 20
 
 _MAX_ATTEMPTS = 20
 
+_SKIPS = 11
+"""Looks that leave out a directory which is not that of a job: others may keep thousands of them here."""
+
 _Outcome = CheckpointRecord | CheckpointError
 
 
@@ -83,6 +86,7 @@ class WatchedJob:
         self._locations: Mapping[int, FileSystemCompletedCheckpointStorageLocation] = {}
         self._read: dict[int, _Outcome] = {}
         self._without_history: set[int] = set()
+        self._skips = 0
         self.records: JobRecords | None = None
         self.error = ""
         self.version = 0
@@ -99,6 +103,9 @@ class WatchedJob:
 
     def refresh(self, budget: _Budget) -> None:
         """Read what is new."""
+        if self._skips:
+            self._skips -= 1
+            return
         try:
             self._refresh(budget)
         except CheckpointError as error:
@@ -111,6 +118,7 @@ class WatchedJob:
         entries = [entry for entry in file_system_for(uri).list(uri) if entry.is_directory]
         if not is_job(entries):
             self.records = None
+            self._skips = _SKIPS
             return
         epoch = self._directory.newest_epoch()
         if epoch != self.epoch:
@@ -345,15 +353,21 @@ class Jobs:
     def refresh(self, *, max_age_s: float | None = None) -> None:
         """Read what is new, if the last look is older than `max_age_s`, by default the interval."""
         oldest_s = self.interval_s if max_age_s is None else max_age_s
-        with self._lock:
+        has_older = self._refreshed_s is not None and max_age_s is None
+        if not self._lock.acquire(blocking=not has_older):
+            return  # another thread looks at a slow store; the values of its last look are still there
+        try:
             now_s = self.clock.monotonic_s()
             if self._refreshed_s is not None and now_s - self._refreshed_s < oldest_s:
                 return
             budget = _Budget(_MAX_BYTES)
             for directory in self.directories:
                 directory.refresh(budget)
-            self._served = dict(sorted((job.id, job) for job in self._serve()))
+            served = sorted(self._serve(), key=lambda job: job.id)
+            self._served = {job.id: job for job in served}
             self._refreshed_s = now_s
+        finally:
+            self._lock.release()
 
     def all(self) -> list[ServedJob]:
         """Return all jobs, sorted by their names in the API."""
