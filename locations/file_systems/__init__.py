@@ -50,6 +50,7 @@ from holdfast.locations.file_systems.retrying import (
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
     RetryPolicy,
+    retries_of_process,
     retry_deadline,
 )
 from holdfast.locations.file_systems.s3_client import S3Settings, connection_for

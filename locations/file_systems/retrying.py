@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
-from holdfast.common import SYSTEM_CLOCK, Clock
+from holdfast.common import SYSTEM_CLOCK, Clock, ProcessLock
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -91,6 +91,16 @@ def _changed_nothing(error: BaseException) -> bool:
 
 def _may_be_repeated(error: BaseException) -> bool:
     return _changed_nothing(error) or isinstance(error, OutcomeUnknownError)
+
+
+_RETRIES_LOCK = ProcessLock()
+_RETRIES: Counter[str] = Counter()
+
+
+def retries_of_process() -> Counter[str]:
+    """Return the number of retries of each call, of all stores, since this process or its parent started."""
+    with _RETRIES_LOCK.current:
+        return Counter(_RETRIES)
 
 
 class Retrier:
@@ -189,6 +199,8 @@ class Retrier:
         def note(state: RetryCallState) -> None:
             with self._lock:
                 self._counts[name] += 1
+            with _RETRIES_LOCK.current:
+                _RETRIES[name] += 1
             error = state.outcome.exception() if state.outcome else None
             _log.warning("%s failed, retrying in %.2f s: %s", name, state.upcoming_sleep, error)
 

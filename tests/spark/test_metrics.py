@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 from jobs.coordinator import acknowledge, begin_checkpoint, coordinator, progress
+from msgspec.structs import replace
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -20,7 +21,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.common import SYSTEM_CLOCK
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.locations.file_systems import Retrier, RetryPolicy
 from holdfast.spark.metrics import CompletedBatch, FailedCheckpoint, Initialization, JobMetrics
 from holdfast.spark.metrics import definitions as d
 from holdfast.spark.metrics.opentelemetry import MetricExport, SpanExport
@@ -152,6 +154,22 @@ def test_interval_is_the_time_between_two_checkpoints(memory_directory: str) -> 
     assert numbers(metrics.reporter.values)["holdfast_checkpoint_interval_seconds"] == 30
 
 
+def test_interval_continues_over_a_restart(memory_directory: str) -> None:
+    clock = ManualClock()
+    metrics = JobMetrics(Reporter(), MetricsSettings(), clock)
+    first = completed_batch(memory_directory, clock).completed
+    clock.advance(3598)
+    metrics.report_start(Initialization("job", clock.now_ms(), 0.0, 0.0, first))
+    driver = coordinator(memory_directory, clock=clock)
+    pending = begin_checkpoint(driver, 1)
+    acknowledgements = acknowledge(pending)
+    clock.advance(2)
+    completed = driver.complete(pending, acknowledgements, progress(1))
+    metrics.report_completed(CompletedBatch(completed, pending.assigned, acknowledgements))
+    metrics.reporter.wait()
+    assert numbers(metrics.reporter.values)["holdfast_checkpoint_interval_seconds"] == 3600
+
+
 def test_scrape_of_a_real_port_has_hostile_labels_unchanged(port: int) -> None:
     values = MetricValues()
     values.record(
@@ -250,6 +268,28 @@ def test_spans_have_the_names_and_times_of_the_checkpoint(
     assert attributes["checkpointId"].int_value == 1
     assert completed.end_time_unix_nano - completed.start_time_unix_nano == 2_000_000_000
     assert failed.status.message == "no answer"
+
+
+def test_retries_of_driver_and_subtasks_are_counted(memory_directory: str) -> None:
+    metrics, batch = job_metrics(), completed_batch(memory_directory, ManualClock())
+    first, second = batch.acknowledgements["operator"]
+    reports = [replace(first, store_retries={"upload_part": 2}), second]
+    batch = CompletedBatch(batch.completed, batch.assigned, {"operator": reports})
+    metrics.reporter.take_store_retries()  # those of other tests
+    retrier = Retrier(RetryPolicy(), clock=ManualClock())
+    answers = iter([StorageUnavailableError("as planned"), None])
+
+    def attempt() -> None:
+        if error := next(answers):
+            raise error
+
+    retrier.call("list", attempt)
+    metrics.report_completed(batch)
+    metrics.reporter.wait()
+    assert metrics.reporter.values.read().numbers[d.STORE_RETRIES] == {
+        ("job", "subtask", "upload_part"): 2,
+        ("job", "driver", "list"): 1,
+    }
 
 
 def test_errors_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

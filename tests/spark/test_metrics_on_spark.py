@@ -32,7 +32,7 @@ def exported_samples(job: Job, checkpoint: int) -> Samples:
 
 
 def test_metrics_equal_show_and_failed_pushes_change_nothing(
-    job: Job, capsys: pytest.CaptureFixture[str]
+    job: Job, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     job.settings |= {
         "spark.holdfast.metrics.textfile": str(job.directory / "job.prom"),
@@ -52,6 +52,10 @@ def test_metrics_equal_show_and_failed_pushes_change_nothing(
     job.run(job.chain(*parts()))  # type: ignore[arg-type]
     assert job.checkpoint_ids() == [3]
     exported = exported_samples(job, 3)
+    messages = [record.getMessage() for record in caplog.records]
+    failures = [message for message in messages if message.startswith("metrics: ")]
+    assert len(failures) == 1, failures
+    assert failures[0].startswith(f"metrics: push of job {job.job_directory.name}")
 
     capsys.readouterr()
     assert main(["show", f"file://{job.checkpoints}", "--json"]) == 0

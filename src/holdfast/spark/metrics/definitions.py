@@ -87,7 +87,7 @@ INTERVAL = Metric(
     "holdfast_checkpoint_interval_seconds",
     "gauge",
     "s",
-    "Time between the last two completed checkpoints.",
+    "Time between the last two completed checkpoints, also over a restart.",
 )
 METADATA_SIZE = Metric(
     "holdfast_last_checkpoint_metadata_bytes",
@@ -231,6 +231,15 @@ WORKER_MEMORY = Metric(
     "By",
     "Peak resident memory of the Python workers that ran the operator's subtasks in the last batch; the largest.",
     _BY_OPERATOR,
+)
+STORE_RETRIES = Metric(
+    "holdfast_store_retries_total",
+    "counter",
+    "retry",
+    "Requests to the store that were repeated by subtasks, or by the driver for its jobs. `call` is the call of the store, "
+    "such as `list` or `upload_part`; `process` is `subtask` or `driver`. Retries of a driver with several jobs count for the "
+    "job that completes the next checkpoint.",
+    (JOB, "process", "call"),
 )
 BACKEND = Metric(
     "holdfast_rocksdb",

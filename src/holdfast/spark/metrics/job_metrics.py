@@ -68,6 +68,9 @@ class JobMetrics:
         def work() -> None:
             sample = Sample(d.INITIALIZATION_DURATION, (run.job_id,), run.duration_s)
             self.reporter.record([sample])
+            if run.restored is not None and run.restored.metadata.job_id == run.job_id:
+                # Jobs that a scheduler starts complete one checkpoint in each run.
+                self._last_completed_ms = run.restored.metadata.created_ms
             self._export(lambda: initialization_span(run))
 
         self.reporter.submit("start of a run", work)
@@ -83,15 +86,18 @@ class JobMetrics:
             interval_s = (metadata.created_ms - self._last_completed_ms) / 1000
             samples.append(Sample(d.INTERVAL, (metadata.job_id,), interval_s))
         self._last_completed_ms = metadata.created_ms
+        for call, retries in self.reporter.take_store_retries().items():
+            labels = (metadata.job_id, "driver", call)
+            samples.append(Sample(d.STORE_RETRIES, labels, retries))
         if self.settings.has_subtasks:
             samples += subtask_samples(batch.completed)
-        now_s = self.clock.monotonic_s()
-        if now_s >= self._states_due_s:
-            samples += state_samples(batch.completed)
-            samples += lag_samples(metadata.job_id, self.last_progress())
-            self._states_due_s = now_s + self.settings.interval_s
         self.reporter.record(samples)
         self._export(lambda: checkpoint_span(batch))
+        now_s = self.clock.monotonic_s()
+        if now_s >= self._states_due_s:  # last, because these ask the store and Spark
+            self._states_due_s = now_s + self.settings.interval_s
+            self.reporter.record(state_samples(batch.completed))
+            self.reporter.record(lag_samples(metadata.job_id, self.last_progress()))
 
     def report_failed(self, failed: FailedCheckpoint) -> None:
         """Report a checkpoint that failed."""

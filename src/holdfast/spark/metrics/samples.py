@@ -92,6 +92,8 @@ def _report_samples(
         if report.state.statistics is not None:
             for phase, seconds in phases_s(report.state.statistics).items():
                 yield Sample(_DURATIONS[phase], labels, seconds)
+        for call, retries in report.store_retries.items():
+            yield Sample(d.STORE_RETRIES, (labels[0], "subtask", call), retries)
     if reports:
         yield Sample(d.WORKER_MEMORY, labels, max(each.worker_bytes for each in reports) or None)
         for domain, timers in zip(

@@ -26,6 +26,7 @@ from holdfast.errors import (
     StateMigrationError,
     UnreadableStateError,
 )
+from holdfast.locations.file_systems import retries_of_process
 from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
@@ -249,6 +250,7 @@ class SubtaskRunner:
         )
 
         start_ms, start_s = clock.now_ms(), clock.monotonic_s()
+        retries_before = retries_of_process()
         payload = self.payload if isinstance(self.payload, TaskPayload) else self.payload.value
         broadcast_rows = payload.broadcast_rows
         function: StatefulFunction = cloudpickle.loads(payload.function)
@@ -318,7 +320,8 @@ class SubtaskRunner:
             backend_metrics=backend_metrics,
         )
         state = msgspec.structs.replace(result.state, statistics=statistics)
-        yield from self._report(subtask, state, next_timers, start_ms)
+        retries = retries_of_process() - retries_before
+        yield from self._report(subtask, state, next_timers, start_ms, retries)
 
     def _keyed_state(
         self,
@@ -353,6 +356,7 @@ class SubtaskRunner:
         state: StoredSubtask,
         next_timers: tuple[int | None, int | None],
         start_ms: int,
+        store_retries: dict[str, int],
     ) -> Iterator[pa.RecordBatch]:
         """Report the state to the driver; as a row of the output if there are no `reports`."""
         task = TaskContext.get()
@@ -366,6 +370,7 @@ class SubtaskRunner:
             next_timers,
             start_ms,
             _peak_memory_bytes(),
+            store_retries,
         ).encode()
         if self.reports is not None:
             self.reports.add([report])
