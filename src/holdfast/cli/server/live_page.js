@@ -127,7 +127,7 @@ function checkpointTable(job) {
   return (rows, caption) => table(caption, [
     ["Checkpoint", one => [one.is_retained && one.id !== null ? make("a", {href: link("job", job, "checkpoint", one.id)}, `#${one.id}`) : `#${one.id}`,
       one.batch === null ? "" : make("small", {}, ` batch ${one.batch}`)]],
-    ["Status", one => [pill(STATUS[one.status]), one.is_retained ? "" : " deleted", one.failure_message ? make("small", {}, ` ${one.failure_message}`) : ""], "text"],
+    ["Status", one => [pill(STATUS[one.status]), one.is_retained || one.status !== "COMPLETED" ? "" : " deleted", one.failure_message ? make("small", {}, ` ${one.failure_message}`) : ""], "text"],
     ["Completed", one => time(one.latest_ack_timestamp)],
     ["Duration", one => ms(one.end_to_end_duration)],
     ["New", one => bytes(one.checkpointed_size)],
