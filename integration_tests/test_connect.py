@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from jobs import side_outputs
 from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import FailsOnce, Groups, RowNumbers, TimesReporter
 from jobs.processors import InitializedTotals
@@ -185,6 +186,13 @@ def test_chain_of_keyed_and_broadcast_operators_is_read_repeatedly(
     for subtask in (0, 1):
         numbers = sorted(row["nth"] for _, row in rows if row["subtask"] == subtask)
         assert numbers == list(range(len(numbers)))
+
+
+def test_deduplicated_rows_are_split_into_two_outputs(job: ConnectJob) -> None:
+    job.feed(files=2)
+    side_outputs.run(job)
+    assert side_outputs.ids_of(job, "even") == list(range(0, 200, 2))
+    assert side_outputs.ids_of(job, "odd") == list(range(1, 200, 2))
 
 
 def test_retried_task_counts_once(job: ConnectJob, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Streaming queries and data sources of the sessions of this process."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.compat import active_java_session, java_settings, require_pyspark_4
+from holdfast.spark.compat import (
+    IS_PYSPARK_4,
+    active_java_session,
+    java_settings,
+    require_pyspark_4,
+)
 
 if TYPE_CHECKING:  # PySpark 3.5 does not have them
     from pyspark.sql.datasource import DataSource
@@ -115,7 +121,7 @@ _registered: "WeakKeyDictionary[SparkSession, set[type[DataSource]]]" = WeakKeyD
 
 def any_session() -> SparkSession:
     """Return the active session, or the one that this process created. Raises `InvalidRequestError`."""
-    session = _known_session()
+    session = _known_session() or _connect_session()
     if session is None:
         raise InvalidRequestError(
             "a schema in place of rows needs a Spark session; create it before keyed(...)"
@@ -125,6 +131,16 @@ def any_session() -> SparkSession:
 
 def _known_session() -> SparkSession | None:
     return SparkSession.getActiveSession() or SparkSession._instantiatedSession
+
+
+def _connect_session() -> SparkSession | None:
+    """Return a session of Spark Connect that was made with `create()`, which PySpark's public functions don't find."""
+    module: Any = sys.modules.get("pyspark.sql.connect.session") if IS_PYSPARK_4 else None
+    if module is None:
+        return None
+    sessions = module.SparkSession
+    session: SparkSession | None = sessions.getActiveSession() or sessions._get_default_session()
+    return session
 
 
 def _classic_session() -> SparkSession | None:
