@@ -101,11 +101,15 @@ def _seconds(uri: str) -> float:
     return time.perf_counter() - started
 
 
+def _print_figure(name: str, value: float, unit: str) -> None:
+    print(f"  {name:52} {value:8.1f} {unit}")
+
+
 def _print_times(address: str, paths: list[str]) -> None:
-    print(f"  first answer of /jobs          {_seconds(f'{address}jobs') * 1000:8.1f} ms")
+    _print_figure("first answer of /jobs", _seconds(f"{address}jobs") * 1000, "ms")
     for path in paths:
         times = [_seconds(f"{address}{path}") for _ in range(_ROUNDS)]
-        print(f"  {'/' + path:30} {statistics.median(times) * 1000:8.1f} ms")
+        _print_figure(f"/{path}", statistics.median(times) * 1000, "ms")
 
 
 def _wait_until_read(address: str, process: psutil.Process) -> None:
@@ -144,9 +148,8 @@ def _measure(directory: Path, paths: list[str]) -> None:
         idle = process.memory_info().rss
         _print_times(address, paths)
         _wait_until_read(address, process)
-        now = process.memory_info().rss
-        print(f"  memory at the start            {idle / 2**20:8.1f} MiB")
-        print(f"  memory, all checkpoints read   {now / 2**20:8.1f} MiB")
+        _print_figure("memory at the start", idle / 2**20, "MiB")
+        _print_figure("memory, all checkpoints read", process.memory_info().rss / 2**20, "MiB")
 
 
 if __name__ == "__main__":
