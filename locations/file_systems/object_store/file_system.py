@@ -20,7 +20,7 @@ from holdfast.locations.file_systems.object_store.streams import (
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus
 from holdfast.locations.file_systems.retrying import Retrier, RetryPolicy
 
-_DELETED_AT_A_TIME = 256  # Azure's bound of a batch
+_DELETED_AT_A_TIME = 1000  # obstore splits them into batches of Azure, and sends those concurrently
 
 _LISTED_AT_A_TIME = 1000
 
