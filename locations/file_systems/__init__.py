@@ -50,8 +50,9 @@ from holdfast.locations.file_systems.retrying import (
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
     RetryPolicy,
-    retries_of_process,
+    StoreCalls,
     retry_deadline,
+    store_calls_of_process,
 )
 from holdfast.locations.file_systems.s3_client import S3Settings, connection_for
 from holdfast.locations.file_systems.s3_file_system import S3FileSystem

@@ -93,14 +93,30 @@ def _may_be_repeated(error: BaseException) -> bool:
     return _changed_nothing(error) or isinstance(error, OutcomeUnknownError)
 
 
-_RETRIES_LOCK = ProcessLock()
-_RETRIES: Counter[str] = Counter()
+@dataclass(frozen=True, slots=True)
+class StoreCalls:
+    """Numbers of calls of stores by their names.
+
+    Attributes:
+        calls: All calls, the repeated ones too.
+        retries: Calls that repeated one that failed.
+    """
+
+    calls: Counter[str] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+
+    def __sub__(self, earlier: "StoreCalls") -> "StoreCalls":
+        return StoreCalls(self.calls - earlier.calls, self.retries - earlier.retries)
 
 
-def retries_of_process() -> Counter[str]:
-    """Return the number of retries of each call, of all stores, since this process or its parent started."""
-    with _RETRIES_LOCK.current:
-        return Counter(_RETRIES)
+_CALLS_LOCK = ProcessLock()
+_CALLS = StoreCalls()
+
+
+def store_calls_of_process() -> StoreCalls:
+    """Return the number of calls of all stores since this process or its parent started."""
+    with _CALLS_LOCK.current:
+        return StoreCalls(Counter(_CALLS.calls), Counter(_CALLS.retries))
 
 
 class Retrier:
@@ -181,8 +197,14 @@ class Retrier:
     ) -> _Result:
         """Retry a call until it succeeds, fails permanently, or reaches its deadline; raises the last error."""
         end = min(self._clock.monotonic_s() + self._policy.deadline_s, _UNTIL.get())
-        try:
+
+        def counted_attempt() -> _Result:
+            with _CALLS_LOCK.current:
+                _CALLS.calls[name] += 1
             return attempt()
+
+        try:
+            return counted_attempt()
         except CheckpointError as error:
             if not is_transient(error):
                 raise
@@ -191,7 +213,7 @@ class Retrier:
         def next_attempt() -> _Result:
             if failed:  # the one above
                 raise failed.pop()
-            return attempt()
+            return counted_attempt()
 
         def deadline_is_near(state: RetryCallState) -> bool:
             return self._clock.monotonic_s() + state.upcoming_sleep >= end
@@ -199,8 +221,8 @@ class Retrier:
         def note(state: RetryCallState) -> None:
             with self._lock:
                 self._counts[name] += 1
-            with _RETRIES_LOCK.current:
-                _RETRIES[name] += 1
+            with _CALLS_LOCK.current:
+                _CALLS.retries[name] += 1
             error = state.outcome.exception() if state.outcome else None
             _log.warning("%s failed, retrying in %.2f s: %s", name, state.upcoming_sleep, error)
 
@@ -285,7 +307,7 @@ class _RetryingInputStream(PositionedInputStream):
         self._file_system = file_system
         self._uri = uri
         self._raw: BinaryIO | None = None
-        self._read(lambda _raw: None)  # opens the file, so that a missing one is reported at once
+        self._use("open", lambda _raw: None)  # so that a missing file is reported at once
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         def move(raw: BinaryIO) -> int:
@@ -298,7 +320,7 @@ class _RetryingInputStream(PositionedInputStream):
             self._position = raw.seek(base + offset)
             return self._position
 
-        return self._read(move)
+        return self._use("seek", move)
 
     def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
         def fill(raw: BinaryIO) -> int:
@@ -306,13 +328,14 @@ class _RetryingInputStream(PositionedInputStream):
             self._position += count
             return count
 
-        return self._read(fill)
+        return self._use("read", fill)
 
     def close(self) -> None:
         self._forget()
         super().close()
 
-    def _read(self, action: Callable[[BinaryIO], _Result]) -> _Result:
+    def _use(self, name: str, action: Callable[[BinaryIO], _Result]) -> _Result:
+        """Do something with the file, which is opened again after an error."""
         if self.closed:
             raise StreamClosedError("stream is closed", self._uri)
 
@@ -329,7 +352,7 @@ class _RetryingInputStream(PositionedInputStream):
                     raise StorageUnavailableError(message, self._uri) from error
                 raise
 
-        return self._file_system.retrier.call("open", attempt)
+        return self._file_system.retrier.call(name, attempt)
 
     def _forget(self) -> None:
         raw, self._raw = self._raw, None

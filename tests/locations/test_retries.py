@@ -326,7 +326,7 @@ class TestReading:
         with retrying.open(uri) as stream:
             assert stream.read() == CONTENT
         assert flaky.opens == 5
-        assert retrying.retries == {"open": 4}
+        assert retrying.retries == {"read": 4}
 
     def test_read_resumes_although_the_broken_stream_can_not_be_closed(
         self, flaky: Flaky, uri: str, passing: ManualClock

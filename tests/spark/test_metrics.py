@@ -270,12 +270,15 @@ def test_spans_have_the_names_and_times_of_the_checkpoint(
     assert failed.status.message == "no answer"
 
 
-def test_retries_of_driver_and_subtasks_are_counted(memory_directory: str) -> None:
+def test_calls_and_retries_of_driver_and_subtasks_are_counted(memory_directory: str) -> None:
     metrics, batch = job_metrics(), completed_batch(memory_directory, ManualClock())
     first, second = batch.acknowledgements["operator"]
-    reports = [replace(first, store_retries={"upload_part": 2}), second]
+    reports = [
+        replace(first, store_calls={"upload_part": 7}, store_retries={"upload_part": 2}),
+        second,
+    ]
     batch = CompletedBatch(batch.completed, batch.assigned, {"operator": reports})
-    metrics.reporter.take_store_retries()  # those of other tests
+    metrics.reporter.take_store_calls()  # those of other tests
     retrier = Retrier(RetryPolicy(), clock=ManualClock())
     answers = iter([StorageUnavailableError("as planned"), None])
 
@@ -286,10 +289,10 @@ def test_retries_of_driver_and_subtasks_are_counted(memory_directory: str) -> No
     retrier.call("list", attempt)
     metrics.report_completed(batch)
     metrics.reporter.wait()
-    assert metrics.reporter.values.read().numbers[d.STORE_RETRIES] == {
-        ("job", "subtask", "upload_part"): 2,
-        ("job", "driver", "list"): 1,
-    }
+    counted = metrics.reporter.values.read().numbers
+    subtask, driver = ("job", "subtask", "upload_part"), ("job", "driver", "list")
+    assert counted[d.STORE_CALLS] == {subtask: 7, driver: 2}
+    assert counted[d.STORE_RETRIES] == {subtask: 2, driver: 1}
 
 
 def test_errors_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

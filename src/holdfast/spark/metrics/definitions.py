@@ -241,6 +241,14 @@ STORE_RETRIES = Metric(
     "job that completes the next checkpoint.",
     (JOB, "process", "call"),
 )
+STORE_CALLS = Metric(
+    "holdfast_store_calls_total",
+    "counter",
+    "call",
+    "Calls of the store by subtasks, or by the driver for its jobs, with their retries; labels as for "
+    "`holdfast_store_retries_total`. Most are one request; `list` may be several, and `seek` needs none.",
+    (JOB, "process", "call"),
+)
 BACKEND = Metric(
     "holdfast_rocksdb",
     "gauge",

@@ -10,6 +10,7 @@ from holdfast.spark.metrics import definitions as d
 from holdfast.spark.metrics.reporter import Reporter, open_destinations, process_reporter
 from holdfast.spark.metrics.samples import (
     CompletedBatch,
+    call_samples,
     checkpoint_samples,
     lag_samples,
     state_samples,
@@ -86,9 +87,8 @@ class JobMetrics:
             interval_s = (metadata.created_ms - self._last_completed_ms) / 1000
             samples.append(Sample(d.INTERVAL, (metadata.job_id,), interval_s))
         self._last_completed_ms = metadata.created_ms
-        for call, retries in self.reporter.take_store_retries().items():
-            labels = (metadata.job_id, "driver", call)
-            samples.append(Sample(d.STORE_RETRIES, labels, retries))
+        used = self.reporter.take_store_calls()
+        samples += call_samples(metadata.job_id, "driver", used.calls, used.retries)
         if self.settings.has_subtasks:
             samples += subtask_samples(batch.completed)
         self.reporter.record(samples)

@@ -4,7 +4,6 @@ import atexit
 import logging
 import queue
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.common import Clock, ProcessCache
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems import retries_of_process
+from holdfast.locations.file_systems import StoreCalls, store_calls_of_process
 from holdfast.spark.metrics.definitions import METRICS_DROPPED, METRICS_ERRORS
 from holdfast.spark.metrics.values import MetricValues, Sample
 from holdfast.spark.settings import MetricsSettings
@@ -47,7 +46,7 @@ class Reporter:
         self._logged: set[tuple[str, type[BaseException]]] = set()
         self._events: queue.Queue[tuple[str, Callable[[], None]] | None] = queue.Queue(max_events)
         self._outputs: dict[str, _Output] = {}
-        self._known_retries: Counter[str] = Counter()
+        self._known_calls = StoreCalls()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -72,10 +71,10 @@ class Reporter:
         for export in self.exports:
             export.record(known)
 
-    def take_store_retries(self) -> dict[str, int]:
-        """Return the driver's retries by call since the last time; called by work."""
-        known, self._known_retries = self._known_retries, retries_of_process()
-        return dict(self._known_retries - known)
+    def take_store_calls(self) -> StoreCalls:
+        """Return the driver's calls of stores since the last time; called by work."""
+        known, self._known_calls = self._known_calls, store_calls_of_process()
+        return self._known_calls - known
 
     def add_output(
         self, key: str, write: Callable[[], None], interval_s: float, clock: Clock

@@ -84,6 +84,15 @@ def _operator_samples(labels: tuple[str, str], operator: StoredOperator) -> Iter
         yield Sample(d.BACKEND, (*labels, name), value)
 
 
+def call_samples(
+    job_id: str, process: str, calls: Mapping[str, int], retries: Mapping[str, int]
+) -> Iterator[Sample]:
+    """Return the samples of calls of stores, by their names."""
+    for metric, numbers in ((d.STORE_CALLS, calls), (d.STORE_RETRIES, retries)):
+        for call, number in numbers.items():
+            yield Sample(metric, (job_id, process, call), number)
+
+
 def _report_samples(
     labels: tuple[str, str], reports: Sequence[Acknowledgement]
 ) -> Iterator[Sample]:
@@ -92,8 +101,7 @@ def _report_samples(
         if report.state.statistics is not None:
             for phase, seconds in phases_s(report.state.statistics).items():
                 yield Sample(_DURATIONS[phase], labels, seconds)
-        for call, retries in report.store_retries.items():
-            yield Sample(d.STORE_RETRIES, (labels[0], "subtask", call), retries)
+        yield from call_samples(labels[0], "subtask", report.store_calls, report.store_retries)
     if reports:
         yield Sample(d.WORKER_MEMORY, labels, max(each.worker_bytes for each in reports) or None)
         for domain, timers in zip(

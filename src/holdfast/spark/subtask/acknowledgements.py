@@ -31,7 +31,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
             milliseconds since 1970; None if there is no such timer.
         start_ms: Time of the subtask's start by its executor's clock, in milliseconds since 1970; 0 if unknown.
         worker_bytes: Peak resident memory of the Python worker so far; 0 if unknown.
-        store_retries: Number of retries by the call of the store.
+        store_calls: Number of calls of stores by their names.
+        store_retries: Number of those that repeated a failed one.
     """
 
     subtask: int
@@ -42,6 +43,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     next_timers: tuple[int | None, int | None] = (None, None)
     start_ms: int = 0
     worker_bytes: int = 0
+    store_calls: dict[str, int] = {}
     store_retries: dict[str, int] = {}
 
     def encode(self) -> bytes:

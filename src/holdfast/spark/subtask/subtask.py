@@ -26,7 +26,7 @@ from holdfast.errors import (
     StateMigrationError,
     UnreadableStateError,
 )
-from holdfast.locations.file_systems import retries_of_process
+from holdfast.locations.file_systems import StoreCalls, store_calls_of_process
 from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
@@ -250,7 +250,7 @@ class SubtaskRunner:
         )
 
         start_ms, start_s = clock.now_ms(), clock.monotonic_s()
-        retries_before = retries_of_process()
+        calls_before = store_calls_of_process()
         payload = self.payload if isinstance(self.payload, TaskPayload) else self.payload.value
         broadcast_rows = payload.broadcast_rows
         function: StatefulFunction = cloudpickle.loads(payload.function)
@@ -320,8 +320,8 @@ class SubtaskRunner:
             backend_metrics=backend_metrics,
         )
         state = msgspec.structs.replace(result.state, statistics=statistics)
-        retries = retries_of_process() - retries_before
-        yield from self._report(subtask, state, next_timers, start_ms, retries)
+        calls = store_calls_of_process() - calls_before
+        yield from self._report(subtask, state, next_timers, start_ms, calls)
 
     def _keyed_state(
         self,
@@ -356,7 +356,7 @@ class SubtaskRunner:
         state: StoredSubtask,
         next_timers: tuple[int | None, int | None],
         start_ms: int,
-        store_retries: dict[str, int],
+        calls: StoreCalls,
     ) -> Iterator[pa.RecordBatch]:
         """Report the state to the driver; as a row of the output if there are no `reports`."""
         task = TaskContext.get()
@@ -370,7 +370,8 @@ class SubtaskRunner:
             next_timers,
             start_ms,
             _peak_memory_bytes(),
-            store_retries,
+            calls.calls,
+            calls.retries,
         ).encode()
         if self.reports is not None:
             self.reports.add([report])
