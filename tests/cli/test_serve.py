@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ class Client:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        asyncio.run(self._app(scope, receive, send))
+        # In a thread of its own: a browser of other tests keeps an event loop in this one.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, self._app(scope, receive, send)).result()
         answer_headers = {
             name.decode().lower(): value.decode() for name, value in sent[0]["headers"]
         }
