@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from holdfast.backends.keyed import BackendName
 
@@ -23,7 +24,11 @@ ROCKSDB = {
 
 @contextmanager
 def session_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Give the session these settings for the block; a query that is started in it keeps its copy of them."""
+    """Give the session these settings for the block; a query that is started in it keeps its copy of them.
+
+    It is the active session then, which another test may have changed.
+    """
+    spark.createDataFrame([], StructType())  # makes it the active one
     before = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
         spark.conf.set(key, value)
