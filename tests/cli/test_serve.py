@@ -85,7 +85,7 @@ class Client:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        # In a thread of its own: a browser of other tests keeps an event loop in this one.
+        # In a separate thread: a browser of other tests keeps an event loop in this one.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, self._app(scope, receive, send)).result()
         answer_headers = {
