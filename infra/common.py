@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import NoReturn
@@ -146,6 +146,61 @@ def _program(name: str, subject: str) -> str:
 def new_directory(kind: str) -> Path:
     """Make the directory for all files of a server, which `stop` removes."""
     return Path(tempfile.mkdtemp(prefix=_prefix(kind)))
+
+
+@contextmanager
+def server_directory(kind: str) -> Iterator[Path]:
+    """Make the directory of a server that the block starts; an error in the block stops the server."""
+    directory = new_directory(kind)
+    try:
+        yield directory
+    except BaseException:
+        stop(directory)
+        raise
+
+
+def start_process(
+    command: Sequence[str | Path], directory: Path, environment: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start the server of a directory: its output goes to `log` there, and its process id to `pid`."""
+    with open(directory / "log", "wb") as log:
+        server = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    (directory / "pid").write_text(str(server.pid))
+    return server
+
+
+def wait_until_ready(
+    server: "subprocess.Popen[bytes]", directory: Path, is_ready: Callable[[], bool]
+) -> None:
+    """Wait until the server of a directory is ready; exits with its output if it ends before, or is stuck."""
+    deadline = time.monotonic() + MAX_START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        if is_ready():
+            return
+        time.sleep(0.05)
+    log = (directory / "log").read_text(errors="replace")
+    sys.exit(f"the server does not answer:\n{log}")
+
+
+def is_listening(port: int) -> bool:
+    """Return whether a server listens on a port of loopback."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
+def stop(directory: Path) -> None:
+    """Stop the server of a directory, if it still runs, and remove the directory; nothing of it is kept."""
+    kill(directory / "pid", directory)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def directory_of(path: str, kind: str) -> Path:

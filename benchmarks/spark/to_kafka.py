@@ -22,6 +22,7 @@ from benchmarks.spark.__main__ import feed, measure, print_periods, print_rates,
 from benchmarks.spark.queries import PARALLELISM, PassThrough, Start
 from holdfast import stateful
 from holdfast.spark.sinks.kafka import KafkaSink
+from infra.common import stop
 from infra.kafka import server
 
 _WARM_UP = 2
@@ -57,7 +58,7 @@ def main() -> None:
                 print_rates(periods, rows, files)
         spark.stop()
     finally:
-        server.stop(Path(broker["directory"]))
+        stop(Path(broker["directory"]))
         shutil.rmtree(directory)
 
 

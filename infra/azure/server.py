@@ -20,11 +20,8 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -39,9 +36,12 @@ from infra.common import (  # found by the line above
     build_once,
     directory_of,
     free_ports,
-    kill,
-    new_directory,
+    is_listening,
     run,
+    server_directory,
+    start_process,
+    stop,
+    wait_until_ready,
 )
 
 VERSION = "3.37.0"
@@ -81,28 +81,14 @@ def _fetch(directory: Path) -> Path:
 def start() -> dict[str, str]:
     """Start a server; returns the values that clients and `stop` need."""
     main = build()
-    directory = new_directory("azure")
     key = base64.b64encode(secrets.token_bytes(64)).decode()
     [port] = free_ports(1)
     command = ["node", str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
-    command += ["--location", str(directory), "--silent", "--skipApiVersionCheck"]
-    command += ["--disableTelemetry"]
-    try:
-        with open(directory / "log", "wb") as log:
-            server = subprocess.Popen(
-                command,
-                cwd=directory,
-                env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        (directory / "pid").write_text(str(server.pid))
-        _wait_until_ready(server, port, directory / "log")
-    except BaseException:
-        stop(directory)
-        raise
+    environment = {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"}
+    with server_directory("azure") as directory:
+        command += ["--location", str(directory), "--silent", "--skipApiVersionCheck"]
+        server = start_process([*command, "--disableTelemetry"], directory, environment)
+        wait_until_ready(server, directory, lambda: is_listening(port))
     known = {
         "endpoint": f"http://127.0.0.1:{port}/{ACCOUNT}",
         "account": ACCOUNT,
@@ -131,21 +117,6 @@ def add_container(directory: Path, name: str) -> None:
     answer = connection.getresponse()
     if answer.status != 201:
         sys.exit(f"the container can't be created: {answer.status} {answer.read().decode()}")
-
-
-def stop(directory: Path) -> None:
-    """Stop the server of a directory, if it still runs, and remove the directory."""
-    kill(directory / "pid", directory)  # nothing of it is kept
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + MAX_START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
-            return
-        time.sleep(0.05)
-    sys.exit(f"the server does not answer:\n{log.read_text(errors='replace')}")
 
 
 def _command(arguments: list[str]) -> dict[str, str] | None:

@@ -22,7 +22,6 @@ last line on stderr has the reason.
 import itertools
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -39,9 +38,9 @@ from infra.common import (  # found by the line above
     UsageError,
     directory_of,
     is_running,
-    kill,
     new_directory,
     run,
+    stop,
 )
 
 try:
@@ -183,12 +182,6 @@ def plan(directory: Path, faults: list[str]) -> None:
         if not is_running(pid, directory):
             sys.exit("the proxy is no longer running")
         time.sleep(0.02)
-
-
-def stop(directory: Path) -> None:
-    """Stop the proxy of a directory, if it still runs, and remove the directory."""
-    kill(directory / "pid", directory)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def serve(directory: Path, target: str) -> None:

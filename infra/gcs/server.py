@@ -14,11 +14,8 @@ failed; the last line on stderr has the reason.
 import http.client
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,9 +27,11 @@ from infra.common import (  # found by the lines above
     UNAVAILABLE,
     UsageError,
     directory_of,
-    kill,
-    new_directory,
     run,
+    server_directory,
+    start_process,
+    stop,
+    wait_until_ready,
 )
 
 try:
@@ -45,21 +44,11 @@ except ImportError as error:
 
 def start() -> dict[str, str]:
     """Start a server; returns the values that clients and `stop` need."""
-    directory = new_directory("gcs")
-    try:
-        with open(directory / "log", "wb") as log:
-            server = subprocess.Popen(
-                [sys.executable, __file__, "serve", str(directory)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        (directory / "pid").write_text(str(server.pid))
-        endpoint = _wait_for_endpoint(server, directory)
-    except BaseException:
-        stop(directory)
-        raise
+    with server_directory("gcs") as directory:
+        command = [sys.executable, os.path.abspath(__file__), "serve", str(directory)]
+        server = start_process(command, directory)
+        wait_until_ready(server, directory, (directory / "endpoint").exists)
+    endpoint = (directory / "endpoint").read_text()
     credentials = directory / "credentials.json"
     credentials.write_text(json.dumps(_without_tokens(endpoint)))
     return {"endpoint": endpoint, "credentials": str(credentials), "directory": str(directory)}
@@ -84,26 +73,11 @@ def add_bucket(directory: Path, name: str) -> None:
         sys.exit(f"the bucket can't be created: {answer.status} {answer.read().decode()}")
 
 
-def stop(directory: Path) -> None:
-    """Stop the server of a directory, if it still runs, and remove the directory."""
-    kill(directory / "pid", directory)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
 def _without_tokens(endpoint: str) -> dict[str, object]:
     """Return a service account for obstore, which then requests no token."""
     unused = dict.fromkeys(("client_email", "private_key", "private_key_id"), "unused")
     account = {"type": "service_account", "gcs_base_url": endpoint, "disable_oauth": True}
     return {**account, **unused}
-
-
-def _wait_for_endpoint(server: "subprocess.Popen[bytes]", directory: Path) -> str:
-    deadline = time.monotonic() + MAX_START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        if (directory / "endpoint").exists():
-            return (directory / "endpoint").read_text()
-        time.sleep(0.05)
-    sys.exit(f"the server does not start:\n{(directory / 'log').read_text(errors='replace')}")
 
 
 def _command(arguments: list[str]) -> dict[str, str] | None:

@@ -19,13 +19,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    MAX_START_S,
     UsageError,
     build_once,
     digest,
@@ -35,8 +33,11 @@ from infra.common import (  # found by the line above
     is_running,
     java_program,
     kill,
-    new_directory,
     run,
+    server_directory,
+    start_process,
+    stop,
+    wait_until_ready,
 )
 
 POM = Path(__file__).parent / "pom.xml"
@@ -110,17 +111,13 @@ def _format(home: Path) -> None:
 def start() -> dict[str, str]:
     """Start a new broker without topics; returns the values that clients and the other commands need."""
     home = build()
-    directory = new_directory("kafka")
-    try:
-        port, controller_port = free_ports(2)
+    port, controller_port = free_ports(2)
+    with server_directory("kafka") as directory:
         shutil.copytree(home / "formatted", directory / "data")
         _write_settings(directory, directory / "data", port, controller_port)
         (directory / "log4j2.properties").write_text(_LOG)
         (directory / "tmp").mkdir()
         start_broker(directory)
-    except BaseException:
-        stop(directory)
-        raise
     return {"bootstrap": f"127.0.0.1:{port}", "directory": str(directory)}
 
 
@@ -132,31 +129,9 @@ def start_broker(directory: Path) -> None:
     classes = f"{directory}:{build()}/jars/*"
     command = [java_program("Kafka"), *_JVM, f"-Djava.io.tmpdir={directory / 'tmp'}"]
     command += [f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}", "-cp", classes]
-    with open(directory / "log", "wb") as log:
-        broker = subprocess.Popen(
-            [*command, BROKER, str(directory / "server.properties")],
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    pid_file.write_text(str(broker.pid))
-    deadline = time.monotonic() + MAX_START_S
-    while time.monotonic() < deadline:
-        output = (directory / "log").read_text(errors="replace")
-        if _STARTED in output:
-            return
-        if broker.poll() is not None:
-            sys.exit(f"the broker failed:\n{output[-4000:]}")
-        time.sleep(0.1)
-    sys.exit(f"the broker is not ready after {MAX_START_S:g} s")
-
-
-def stop(directory: Path) -> None:
-    """Stop the broker of a directory, if it still runs, and remove the directory."""
-    kill(directory / "pid", directory)  # nothing of it is kept, so it need not tidy up
-    shutil.rmtree(directory, ignore_errors=True)
+    broker = start_process([*command, BROKER, str(directory / "server.properties")], directory)
+    log = directory / "log"
+    wait_until_ready(broker, directory, lambda: _STARTED in log.read_text(errors="replace"))
 
 
 def _write_settings(directory: Path, data: Path, port: int, controller_port: int) -> None:

@@ -13,26 +13,25 @@ Exit status: 0 done, 2 wrong usage, 3 not available here, else it failed; the la
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    MAX_START_S,
     UnavailableError,
     UsageError,
     build_once,
     digest,
     directory_of,
     free_ports,
-    kill,
-    new_directory,
+    is_listening,
     run,
+    server_directory,
+    start_process,
+    stop,
+    wait_until_ready,
 )
 
 RULES = Path(__file__).parent / "alerts.yml"
@@ -77,43 +76,15 @@ def _run(directory: Path, *command: str) -> "subprocess.CompletedProcess[str]":
 def start(target: str) -> dict[str, str]:
     """Start a server; returns the values that clients and `stop` need."""
     program = build() / "prometheus"
-    directory = new_directory("observability")
-    configuration = directory / "prometheus.yml"
-    configuration.write_text(_CONFIGURATION.format(rules=RULES.resolve(), target=target))
     [port] = free_ports(1)
-    command = [str(program), f"--config.file={configuration}"]
-    command += [f"--storage.tsdb.path={directory}/data", f"--web.listen-address=127.0.0.1:{port}"]
-    try:
-        with open(directory / "log", "wb") as log:
-            server = subprocess.Popen(
-                command,
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        (directory / "pid").write_text(str(server.pid))
-        _wait_until_ready(server, port, directory / "log")
-    except BaseException:
-        stop(directory)
-        raise
+    with server_directory("observability") as directory:
+        configuration = directory / "prometheus.yml"
+        configuration.write_text(_CONFIGURATION.format(rules=RULES.resolve(), target=target))
+        command = [str(program), f"--config.file={configuration}"]
+        command += [f"--storage.tsdb.path={directory}/data"]
+        server = start_process([*command, f"--web.listen-address=127.0.0.1:{port}"], directory)
+        wait_until_ready(server, directory, lambda: is_listening(port))
     return {"url": f"http://127.0.0.1:{port}", "directory": str(directory)}
-
-
-def stop(directory: Path) -> None:
-    """Stop the server of a directory, if it still runs, and remove the directory."""
-    kill(directory / "pid", directory)  # nothing of it is kept
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + MAX_START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
-            return
-        time.sleep(0.05)
-    sys.exit(f"the server does not answer:\n{log.read_text(errors='replace')}")
 
 
 def _command(arguments: list[str]) -> dict[str, str] | None:

@@ -20,23 +20,23 @@ import secrets
 import shutil
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
-    MAX_START_S,
     UnavailableError,
     UsageError,
     build_once,
     digest,
     directory_of,
     free_ports,
-    kill,
-    new_directory,
     run,
+    server_directory,
+    start_process,
+    stop,
+    wait_until_ready,
 )
 
 PACKAGES = {
@@ -83,77 +83,47 @@ def _build(name: str, directory: Path) -> Path:
 def start(name: str) -> dict[str, str]:
     """Start a server; returns the values that clients and `stop` need."""
     program = build(name)
-    directory = new_directory("s3")
-    data = directory / "data"
-    data.mkdir()
     access_key, secret_key = secrets.token_hex(8), secrets.token_hex(20)
     port, other_port = free_ports(2)
     address = f"127.0.0.1:{port}"
-    if name == "minio":
-        settings = {
-            "MINIO_BROWSER": "off",
-            "MINIO_ROOT_PASSWORD": secret_key,
-            "MINIO_ROOT_USER": access_key,
-            "MINIO_SITE_REGION": REGION,
-            "MINIO_UPDATE": "off",
+    with server_directory("s3") as directory:
+        data = directory / "data"
+        data.mkdir()
+        if name == "minio":
+            settings = {
+                "MINIO_BROWSER": "off",
+                "MINIO_ROOT_PASSWORD": secret_key,
+                "MINIO_ROOT_USER": access_key,
+                "MINIO_SITE_REGION": REGION,
+                "MINIO_UPDATE": "off",
+            }
+            command = ["server", "--quiet", "--certs-dir", f"{directory}/certs"]
+            command += ["--address", address, "--console-address", f"127.0.0.1:{other_port}"]
+            command.append(str(data))
+        elif name == "sink":
+            settings = {}
+            command = [address, str(directory)]
+        else:
+            versions = directory / "versions"
+            versions.mkdir()
+            settings = {"ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
+            command = ["--quiet", "--keep-alive", "--port", address, "--region", REGION]
+            command += ["posix", "--versioning-dir", str(versions), str(data)]
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("MINIO_", "ROOT_", "VGW_"))
         }
-        command = ["server", "--quiet", "--certs-dir", f"{directory}/certs", "--address", address]
-        command += ["--console-address", f"127.0.0.1:{other_port}", str(data)]
-    elif name == "sink":
-        settings = {}
-        command = [address, str(directory)]
-    else:
-        versions = directory / "versions"
-        versions.mkdir()
-        settings = {"ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
-        command = ["--quiet", "--keep-alive", "--port", address, "--region", REGION]
-        command += ["posix", "--versioning-dir", str(versions), str(data)]
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MINIO_", "ROOT_", "VGW_"))
-    }
-    endpoint = f"http://{address}"
-    try:
-        with open(directory / "log", "wb") as log:
-            server = subprocess.Popen(
-                [program, *command],
-                cwd=directory,
-                env={**environment, **settings, "HOME": str(directory)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        (directory / "pid").write_text(str(server.pid))
-        _wait_until_ready(server, port, directory / "log")
-    except BaseException:
-        stop(directory)
-        raise
+        environment |= {**settings, "HOME": str(directory)}
+        server = start_process([program, *command], directory, environment)
+        wait_until_ready(server, directory, lambda: _is_ready(port))
     return {
-        "endpoint": endpoint,
+        "endpoint": f"http://{address}",
         "region": REGION,
         "access_key": access_key,
         "secret_key": secret_key,
         "directory": str(directory),
     }
-
-
-def stop(directory: Path) -> None:
-    """Stop the server of a directory, if it still runs, and remove the directory."""
-    kill(directory / "pid", directory)  # nothing of it is kept, so it need not tidy up
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + MAX_START_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        if _is_ready(port):
-            return
-        time.sleep(0.05)
-    sys.exit(f"the server does not answer:\n{log.read_text(errors='replace')}")
 
 
 def _is_ready(port: int) -> bool:
