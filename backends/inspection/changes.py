@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from os import PathLike
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -111,9 +112,8 @@ def _differences(older: ReadableState, newer: ReadableState) -> Iterator[pa.Reco
                 (changes.after, changes.has_after),
             ):
                 (shown,) = shown_values(spec, stored)
-                rows = pc.if_else(
-                    has_row, pa.array(range(len(shown))), None
-                )  # a struct is null whole
+                rows = pc.if_else(has_row, pa.array(np.arange(len(shown))), None)
+                # By rows, so that a struct is null as a whole.
                 columns.append(to_shown(column, shown).take(rows))
         yield pa.record_batch([names, *columns], schema=schema)
 

@@ -1,48 +1,10 @@
 """The engines: Holdfast, obstore by itself, and the file system of fsspec."""
 
-from typing import Any
-
 from benchmarks.s3.engines import Kind
 from benchmarks.s3.holdfast import Holdfast
-from benchmarks.s3.peers import Obstore
-from benchmarks.s3.works import CHUNK_BYTES, CONCURRENCY, PART_BYTES, Bucket, chunks, zeros
+from benchmarks.s3.peers import Fsspec, Obstore
+from benchmarks.s3.works import CONCURRENCY, PART_BYTES, Bucket
 from holdfast.locations import AzureSettings, GcsSettings, use_azure, use_gcs
-
-
-class Fsspec:
-    """A file system of fsspec without its cache of listings.
-
-    It has no clean way to write: an error in the block of a stream publishes what was written.
-    """
-
-    def __init__(self, file_system: Any, bucket: Bucket) -> None:
-        self._file_system = file_system
-        self._bucket = bucket.name
-
-    def begin(self, prefix: str) -> None:
-        self._directory = f"{self._bucket}/{prefix}"
-
-    def write(self, number: int, file_bytes: int) -> str:
-        path = f"{self._directory}/{number}"
-        if file_bytes <= PART_BYTES:
-            self._file_system.pipe_file(path, zeros(file_bytes))
-            return path
-        with self._file_system.open(path, "wb", block_size=PART_BYTES) as file:
-            for chunk in chunks(file_bytes):
-                file.write(chunk)
-        return path
-
-    def read(self, written: str, file_bytes: int) -> int:
-        if file_bytes <= PART_BYTES:
-            return len(self._file_system.cat_file(written))
-        total = 0
-        with self._file_system.open(written, "rb", block_size=PART_BYTES) as file:
-            while part := file.read(CHUNK_BYTES):
-                total += len(part)
-        return total
-
-    def delete(self) -> None:
-        self._file_system.rm(self._directory, recursive=True)
 
 
 def _holdfast_on_gcs(bucket: Bucket) -> Holdfast:

@@ -60,13 +60,58 @@ class Boto3:
         delete_below(self._client, self._bucket, f"{self._prefix}/")
 
 
-class S3fs:
-    """s3fs through fsspec, without its cache of listings."""
+class Fsspec:
+    """A file system of fsspec without its cache of listings.
+
+    It has no clean way to write: an error in the block of a stream publishes what was written.
+
+    Args:
+        file_system: The file system.
+        bucket: The bucket.
+        read_options: Options of reads of whole files.
+    """
+
+    def __init__(self, file_system: Any, bucket: Bucket, **read_options: Any) -> None:
+        self._file_system = file_system
+        self._bucket = bucket.name
+        self._read_options = read_options
+
+    def begin(self, prefix: str) -> None:
+        self._directory = f"{self._bucket}/{prefix}"
+
+    def write(self, number: int, file_bytes: int) -> str:
+        path = f"{self._directory}/{number}"
+        if file_bytes <= PART_BYTES:  # streams take more requests even then
+            self._file_system.pipe_file(path, zeros(file_bytes))
+        else:
+            self._write_stream(path, file_bytes)
+        return path
+
+    def _write_stream(self, path: str, file_bytes: int) -> None:
+        with self._file_system.open(path, "wb", block_size=PART_BYTES) as file:
+            for chunk in chunks(file_bytes):
+                file.write(chunk)
+
+    def read(self, written: str, file_bytes: int) -> int:
+        if file_bytes <= PART_BYTES:
+            return len(self._file_system.cat_file(written, **self._read_options))
+        total = 0
+        with self._file_system.open(written, "rb", block_size=PART_BYTES) as file:
+            while part := file.read(CHUNK_BYTES):
+                total += len(part)
+        return total
+
+    def delete(self) -> None:
+        self._file_system.rm(self._directory, recursive=True)
+
+
+class S3fs(Fsspec):
+    """s3fs through fsspec, which can write cleanly."""
 
     def __init__(self, bucket: Bucket) -> None:
         import fsspec  # noqa: PLC0415  # optional
 
-        self._file_system = fsspec.filesystem(
+        file_system = fsspec.filesystem(
             "s3",
             key=bucket.access_key,
             secret=bucket.secret_key,
@@ -77,16 +122,10 @@ class S3fs:
             use_listings_cache=False,
             skip_instance_cache=True,
         )
-        self._bucket = bucket.name
+        # By default it asks for the size of each file first, to see whether to split it.
+        super().__init__(file_system, bucket, max_concurrency=1)
 
-    def begin(self, prefix: str) -> None:
-        self._directory = f"{self._bucket}/{prefix}"
-
-    def write(self, number: int, file_bytes: int) -> str:
-        path = f"{self._directory}/{number}"
-        if file_bytes <= PART_BYTES:  # `open` without `autocommit` takes three requests even then
-            self._file_system.pipe_file(path, zeros(file_bytes))
-            return path
+    def _write_stream(self, path: str, file_bytes: int) -> None:
         file = self._file_system.open(path, "wb", autocommit=False, block_size=PART_BYTES)
         try:
             for chunk in chunks(file_bytes):
@@ -96,20 +135,6 @@ class S3fs:
             file.discard()
             raise
         file.commit()
-        return path
-
-    def read(self, written: str, file_bytes: int) -> int:
-        if file_bytes <= PART_BYTES:
-            # By default it asks for the size of each file first, to see whether to split it.
-            return len(self._file_system.cat_file(written, max_concurrency=1))
-        total = 0
-        with self._file_system.open(written, "rb", block_size=PART_BYTES) as file:
-            while part := file.read(CHUNK_BYTES):
-                total += len(part)
-        return total
-
-    def delete(self) -> None:
-        self._file_system.rm(self._directory, recursive=True)
 
 
 class Obstore:

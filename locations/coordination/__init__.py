@@ -58,6 +58,7 @@ from holdfast.locations.coordination.job_history import (
     load_savepoint,
     missing_ranges,
     unreadable_checkpoint,
+    with_unreadable,
 )
 from holdfast.locations.coordination.leases import (
     acquire_lease,

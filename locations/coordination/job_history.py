@@ -96,14 +96,19 @@ class JobHistory:
     @property
     def retained_ids(self) -> list[int]:
         """Ids of all completed checkpoints, including those that can't be read."""
-        unreadable = (checkpoint.checkpoint_id for checkpoint in self.unreadable)
-        known = {checkpoint.checkpoint_id for checkpoint in self.checkpoints}
-        return sorted(known.union(number for number in unreadable if number is not None))
+        known = (checkpoint.checkpoint_id for checkpoint in self.checkpoints)
+        return with_unreadable(known, self.unreadable)
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """First and last id of each missing range between retained checkpoints."""
         return missing_ranges(self.retained_ids)
+
+
+def with_unreadable(known: Iterable[int], unreadable: Iterable[UnreadableCheckpoint]) -> list[int]:
+    """Return ids of checkpoints with those of checkpoints that can't be read, in ascending order."""
+    numbers = (each.checkpoint_id for each in unreadable)
+    return sorted({*known, *(number for number in numbers if number is not None)})
 
 
 def missing_ranges(ids: Sequence[int]) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from holdfast.cli.options import (
     command,
     configure_stores,
     delete_options,
+    duration_s,
     flag,
     json_option,
     option,
@@ -23,7 +24,6 @@ from holdfast.cli.output import (
     print_table,
     span_text,
 )
-from holdfast.common import parse_duration_s
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.coordination import (
     GRACE_S,
@@ -35,14 +35,6 @@ from holdfast.locations.coordination import (
 )
 from holdfast.locations.storages import FileSystemCheckpointStorage
 from holdfast.spark_progress import iso_time
-
-
-def _grace_s(text: str) -> float:
-    try:
-        return parse_duration_s(text)
-    except ValueError as error:
-        message = f"invalid duration {text!r}; use e.g. 24h or 90m"
-        raise argparse.ArgumentTypeError(message) from error
 
 
 @command(
@@ -75,7 +67,7 @@ def _grace_s(text: str) -> float:
         ),
         option(
             "--grace",
-            type=_grace_s,
+            type=duration_s("24h or 90m"),
             default=GRACE_S,
             metavar="DURATION",
             help="grace period since the last write to a file, such as 90m or 2d (default 24h); must be longer than any "

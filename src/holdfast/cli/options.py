@@ -11,6 +11,7 @@ import shtab
 
 from holdfast.cli.output import ROW_LIMIT, print_status
 from holdfast.cli.properties_file import parse_properties
+from holdfast.common import parse_duration_s
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination import (
     deleted_error,
@@ -183,6 +184,19 @@ NO_OPERATORS = option(
     action="store_false",
     help="ignore operators that the query had once and no longer has (operators=False in Python)",
 )
+
+
+def duration_s(examples: str) -> Callable[[str], float]:
+    """Return the parser of a duration in seconds; `examples` are for its error."""
+
+    def parse(text: str) -> float:
+        try:
+            return parse_duration_s(text)
+        except ValueError as error:
+            message = f"invalid duration {text!r}; use e.g. {examples}"
+            raise argparse.ArgumentTypeError(message) from error
+
+    return parse
 
 
 def _parse_count(text: str) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 from holdfast.cli.options import STORES, command, configure_stores, json_option, option
 from holdfast.cli.output import print_json, print_table
-from holdfast.common import uripath
+from holdfast.common import fill, uripath
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems import (
     PROBE_PREFIX,
@@ -118,9 +118,8 @@ def _reads_large_file(directory: str) -> None:
     with file_system_for(uri).open(uri) as stream:
         for position in (_LARGE_BYTES // 2, 0, _LARGE_BYTES - _CHUNK_BYTES):
             stream.seek(position)
-            data = b""
-            while len(data) < _CHUNK_BYTES and (read := stream.read(_CHUNK_BYTES - len(data))):
-                data += read
+            data = bytearray(_CHUNK_BYTES)
+            fill(stream, memoryview(data))
             if data != _content(position, position + _CHUNK_BYTES):
                 raise _UnmetError(f"bytes from {position} on are not those that were written")
 

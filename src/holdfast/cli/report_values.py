@@ -19,6 +19,7 @@ from holdfast.locations.coordination import (
     UnreadableCheckpoint,
     job_histories,
     missing_ranges,
+    with_unreadable,
 )
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
@@ -161,10 +162,8 @@ class JobRecords:
     @property
     def retained_ids(self) -> list[int]:
         """Ids of all completed checkpoints, including those that were not read or can't be."""
-        unreadable = (each.checkpoint_id for each in self.unreadable)
-        read = {record.view.checkpoint for record in self.checkpoints}
-        known = read.union(number for number in unreadable if number is not None)
-        return sorted(known.union(self.unread_ids))
+        read = (record.view.checkpoint for record in self.checkpoints)
+        return with_unreadable((*read, *self.unread_ids), self.unreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +270,7 @@ def job_of(records: JobRecords, *, now_ms: int) -> Job:
     ]
     median_interval_ms = median(intervals) if len(intervals) > 1 else None
     retained = records.retained_ids
-    recorded, history_error = _recorded_history(records)
+    recorded, history_error = recorded_history(records)
     failures = [
         *map(_unreadable_failure, records.unreadable),
         *(
@@ -333,7 +332,7 @@ def headline(job: Job, now_ms: int) -> str:
     return last
 
 
-def _recorded_history(records: JobRecords) -> tuple[History, str]:
+def recorded_history(records: JobRecords) -> tuple[History, str]:
     """Return the history in the newest readable checkpoint, and the error message if it can't be decoded."""
     statistics = [record.statistics for record in records.checkpoints]
     if not statistics:

@@ -6,9 +6,8 @@ import os
 import socket
 from pathlib import Path
 
-from holdfast.cli.options import STORES, command, configure_stores, option
+from holdfast.cli.options import STORES, command, configure_stores, duration_s, option
 from holdfast.cli.output import print_status
-from holdfast.common import parse_duration_s
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import directories_of
@@ -27,11 +26,7 @@ def _port(text: str) -> int:
 
 
 def _interval_s(text: str) -> float:
-    try:
-        seconds = parse_duration_s(text)
-    except ValueError as error:
-        message = f"invalid duration {text!r}; use e.g. 5s or 1m"
-        raise argparse.ArgumentTypeError(message) from error
+    seconds = duration_s("5s or 1m")(text)
     if seconds < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1s, got {text!r}")
     return seconds

@@ -197,7 +197,7 @@ def checkpoint_statistics(completed: CompletedCheckpoint) -> CheckpointStatistic
     operators = {uid: _operator(state) for uid, state in metadata.operators.items()}
     return CheckpointStatistics(
         checkpoint=metadata.checkpoint_id,
-        batch=_batch_of(metadata),
+        batch=batch_of(metadata),
         completed_ms=metadata.created_ms,
         duration_ms=round(metadata.duration_ms),
         epoch=metadata.epoch,
@@ -262,22 +262,26 @@ def merge_history(
     Raises:
         CheckpointCorruptedError: The recorded history can't be read.
     """
-    # The first checkpoint has none, nor have those that were written before there was a history.
-    history = NO_HISTORY if recorded is None else decode_history(recorded, place)
+    history = _stored_history(recorded, place)
     by_id = {each.checkpoint: each for each in (*unpack_history(history), *retained)}
     return History(tuple(by_id[number] for number in sorted(by_id)), history.failed_attempts)
 
 
 def _history_in(metadata: CheckpointMetadata) -> StoredHistory:
-    recorded = metadata.coordinator_states.get(HISTORY)
-    return NO_HISTORY if recorded is None else decode_history(recorded, _place_of(metadata))
+    return _stored_history(metadata.coordinator_states.get(HISTORY), _place_of(metadata))
+
+
+def _stored_history(recorded: bytes | None, place: str) -> StoredHistory:
+    # The first checkpoint has none, nor have those that were written before there was a history.
+    return NO_HISTORY if recorded is None else decode_history(recorded, place)
 
 
 def _place_of(metadata: CheckpointMetadata) -> str:
     return f"checkpoint {metadata.checkpoint_id} of job {metadata.job_id}"
 
 
-def _batch_of(metadata: CheckpointMetadata) -> int | None:
+def batch_of(metadata: CheckpointMetadata) -> int | None:
+    """Return the micro-batch that a checkpoint completes; None if no query took it, or its progress can't be decoded."""
     try:
         return progress_of(metadata).batch_id
     except CheckpointError:

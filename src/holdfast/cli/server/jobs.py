@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from holdfast.cli.report_values import CheckpointRecord, Job, JobRecords, job_of, without_users
+from holdfast.cli.report_values import (
+    CheckpointRecord,
+    Job,
+    JobRecords,
+    job_of,
+    recorded_history,
+    without_users,
+)
 from holdfast.common import Clock, map_in_parallel
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations.coordination import (
@@ -135,8 +142,8 @@ class WatchedJob:
         self._read_new(budget)
         self._seen = seen
         self.records = self._new_records(incomplete)
-        job = job_of(self.records, now_ms=0)
-        self.failed_ms = frozenset(row["failed_ms"] for row in job.failed_attempts)
+        history, _ = recorded_history(self.records)
+        self.failed_ms = frozenset(attempt.failed_ms for attempt in history.failed_attempts)
         self.version += 1
 
     def _read_new(self, budget: _Budget) -> None:

@@ -12,7 +12,7 @@ from holdfast.cli.report_charts import Figure, key_group_figure
 from holdfast.cli.show import state_values
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress import CheckpointView
+from holdfast.spark_progress import batch_of, iso_time
 
 _MAX_KEYS = 20
 
@@ -42,13 +42,13 @@ class Freshness(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, checkpoint: CompletedCheckpoint, *, now_ms: int) -> "Freshness":
-        view = CheckpointView.of(checkpoint, allow_corrupt_progress=True)
+        metadata = checkpoint.metadata
         return cls(
-            checkpoint=view.checkpoint,
-            batch=view.batch,
-            completed=view.completed,
-            completed_ms=view.completed_ms,
-            age_ms=now_ms - view.completed_ms,
+            checkpoint=metadata.checkpoint_id,
+            batch=batch_of(metadata),
+            completed=iso_time(metadata.created_ms),
+            completed_ms=metadata.created_ms,
+            age_ms=now_ms - metadata.created_ms,
         )
 
 

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark.metrics import definitions as d
-from holdfast.spark.metrics.samples import phases_s
+from holdfast.spark.metrics.samples import phases_s, subtask_statistics
 from holdfast.spark_progress import checkpoint_statistics, iso_time
 
 Fields = dict[str, str | int | float | dict[str, dict[str, float]] | None]
@@ -15,17 +15,18 @@ def checkpoint_fields(completed: CompletedCheckpoint, batch_id: int) -> Fields:
     metadata, sizes = completed.metadata, checkpoint_statistics(completed)
     operators = {}
     for uid, state in metadata.operators.items():
-        statistics = [each.statistics for each in state.subtasks.values() if each.statistics]
+        totals = sizes.operators[uid]
+        phases = list(map(phases_s, subtask_statistics(state)))
         slowest = {
-            phase: max((phases_s(each)[phase] for each in statistics), default=0.0)
+            phase: max((each[phase] for each in phases), default=0.0)
             for phase in ("restore", "process", "store")
         }
         operators[uid] = {
-            d.PARALLELISM.name: state.parallelism,
-            d.ROWS_IN.name: sum(each.rows_in for each in statistics),
-            d.ROWS_OUT.name: sum(each.rows_out for each in statistics),
-            d.ROWS_LATE.name: sum(each.rows_late for each in statistics),
-            d.WRITTEN_BYTES.name: sum(each.state_bytes for each in statistics),
+            d.PARALLELISM.name: totals.parallelism,
+            d.ROWS_IN.name: totals.rows_in,
+            d.ROWS_OUT.name: totals.rows_out,
+            d.ROWS_LATE.name: totals.rows_late,
+            d.WRITTEN_BYTES.name: totals.written_bytes,
             d.STATE_BYTES.name: sum(each.stored_bytes for each in state.subtasks.values()),
             d.RESTORE_DURATION.name: slowest["restore"],
             d.PROCESS_DURATION.name: slowest["process"],

@@ -16,7 +16,7 @@ from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark.metrics import definitions as d
 from holdfast.spark.metrics.values import Sample
 from holdfast.spark.subtask import Acknowledgement
-from holdfast.spark_progress import checkpoint_statistics, find_progress
+from holdfast.spark_progress import OperatorStatistics, checkpoint_statistics, find_progress
 
 Offsets = dict[str, dict[str, int]]
 """Offsets by topic and partition."""
@@ -58,25 +58,27 @@ def checkpoint_samples(batch: CompletedBatch) -> Iterator[Sample]:
     yield Sample(d.WATERMARK, job, watermark_ms / 1000 if watermark_ms > 0 else None)
     for uid, operator in metadata.operators.items():
         labels = (metadata.job_id, uid)
-        yield from _operator_samples(labels, operator)
+        yield from _operator_samples(labels, operator, sizes.operators[uid])
         yield from _report_samples(labels, batch.acknowledgements.get(uid, ()))
         if uid in batch.acknowledgements:
             yield from _restored_samples(labels, operator, batch.assigned[uid])
 
 
-def _operator_samples(labels: tuple[str, str], operator: StoredOperator) -> Iterator[Sample]:
-    statistics = _statistics(operator)
-    rows_in = [each.rows_in for each in statistics]
-    yield Sample(d.PARALLELISM, labels, operator.parallelism)
-    yield Sample(d.ROWS_IN, labels, sum(rows_in))
-    yield Sample(d.ROWS_OUT, labels, sum(each.rows_out for each in statistics))
-    yield Sample(d.ROWS_LATE, labels, sum(each.rows_late for each in statistics))
-    yield Sample(d.WRITTEN_BYTES, labels, sum(each.state_bytes for each in statistics))
+def _operator_samples(
+    labels: tuple[str, str], operator: StoredOperator, totals: OperatorStatistics
+) -> Iterator[Sample]:
+    yield Sample(d.PARALLELISM, labels, totals.parallelism)
+    yield Sample(d.ROWS_IN, labels, totals.rows_in)
+    yield Sample(d.ROWS_OUT, labels, totals.rows_out)
+    yield Sample(d.ROWS_LATE, labels, totals.rows_late)
+    yield Sample(d.WRITTEN_BYTES, labels, totals.written_bytes)
     yield Sample(
         d.STATE_BYTES, labels, sum(each.stored_bytes for each in operator.subtasks.values())
     )
-    if sum(rows_in):
-        yield Sample(d.SKEW, labels, max(rows_in) * operator.parallelism / sum(rows_in))
+    statistics = subtask_statistics(operator)
+    if totals.rows_in:
+        largest = max(each.rows_in for each in statistics)
+        yield Sample(d.SKEW, labels, largest * totals.parallelism / totals.rows_in)
     names: Counter[str] = Counter()
     for each in statistics:
         names.update(each.backend_metrics)
@@ -209,5 +211,6 @@ def _offsets_by_partition(offsets: Any) -> Offsets | None:
         return None
 
 
-def _statistics(operator: StoredOperator) -> list[SubtaskStatistics]:
+def subtask_statistics(operator: StoredOperator) -> list[SubtaskStatistics]:
+    """Return the statistics of the subtasks that have recorded them."""
     return [each.statistics for each in operator.subtasks.values() if each.statistics is not None]

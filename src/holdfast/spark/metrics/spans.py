@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from holdfast.locations.metadata import SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark.metrics.samples import CompletedBatch, phases_s
+from holdfast.spark.metrics.samples import CompletedBatch, phases_s, subtask_statistics
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import checkpoint_statistics
 
@@ -104,10 +104,9 @@ def checkpoint_span(batch: CompletedBatch) -> SpanTree:
         if report.state.statistics is not None and report.start_ms
     )
     all_statistics = [
-        state.statistics
+        statistics
         for operator in metadata.operators.values()
-        for state in operator.subtasks.values()
-        if state.statistics is not None
+        for statistics in subtask_statistics(operator)
     ]
     attributes: dict[str, str | int | float] = {
         "jobId": metadata.job_id,
