@@ -13,7 +13,7 @@ from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
 from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.backends.keyed.segments.segment_store import SegmentStore
+from holdfast.backends.keyed.segments.segment_store import OpenSegment, SegmentStore
 from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.settings import StateSettings
@@ -292,7 +292,7 @@ def test_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.Mon
     opened: list[str] = []
     segment_of = SegmentStore.segment
 
-    def segment(store: SegmentStore, name: str) -> Segment:
+    def segment(store: SegmentStore, name: str) -> OpenSegment:
         opened.append(name)
         return segment_of(store, name)
 
