@@ -137,7 +137,7 @@ def link(target: str, delay_ms: float, megabytes_a_second: float) -> dict[str, s
     ports = free_ports(2)
     address, counts = (f"127.0.0.1:{port}" for port in ports)
     bytes_a_second = str(megabytes_a_second * 1e6)
-    command = [program, address, target, counts, str(delay_ms), bytes_a_second]
+    command: list[str | Path] = [program, address, target, counts, str(delay_ms), bytes_a_second]
     with server_directory("s3") as directory:
         process = start_process(command, directory, dict(os.environ))
         wait_until_ready(process, directory, lambda: _is_ready(ports[1]))

@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of requests of each round."""
     sizes: list[int] = []
 
