@@ -27,8 +27,9 @@ from holdfast.backends.keyed.table import Identities, TableSpec
 from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.file_systems import file_system_for
-from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing import Faults, counting_file_system
+from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
+from holdfast.spark.subtask.local_files import FetchedStateHandle, FetchMeter
+from holdfast.testing import Faults, ManualClock, counting_file_system
 
 SEGMENTS = "holdfast.backends.keyed.segments"
 KEYS = range(0, ROWS, 2)
@@ -140,6 +141,23 @@ def test_other_worker_reads_fetched_blocks_from_the_host(
     else:
         with pytest.raises(CheckpointNotFoundError):
             values(other, range(6))
+
+
+def test_later_task_counts_its_own_requests(job: TablesJob, tmp_path: Path) -> None:
+    handle = write_texts(job)
+    job.local, job.workspace = tmp_path / "cold", Workspace()
+    meters = []
+    for number in (6, 5000):
+        meters.append(FetchMeter(ManualClock(tick_ms=1)))
+        segments = {
+            name: FetchedStateHandle.of(stream, meters[-1])
+            for name, stream in handle.segments.items()
+            if isinstance(stream, FileStateHandle)
+        }
+        counted = SegmentsStateHandle(handle.key_groups, segments, handle.manifest)
+        table = job.restore(counted, fetch_policy=BY_BLOCKS).table(TEXTS)
+        assert values(table, range(number, number + 1)) == [text_of(number)]
+    assert all(meter.requests and meter.bytes for meter in meters)
 
 
 @given(

@@ -81,7 +81,7 @@ class PartialSegment:
 
     Args:
         name: The segment's name.
-        handle: Its file in storage.
+        handle: Its file in storage. A later task replaces it by its own handle.
         path: The path that the local copy has when it is complete; None to keep the blocks in memory.
         policy: Decides which bytes are fetched together.
     """
@@ -92,7 +92,7 @@ class PartialSegment:
         self.name = name
         self.policy = policy
         self.size = handle.size
-        self._handle = handle
+        self.handle = handle
         self._bytes = SparseBytes(path, handle.size)
         self._sections: dict[int, Section] = {}
         self._lock = threading.Lock()
@@ -114,6 +114,15 @@ class PartialSegment:
     def buffer(self) -> pa.Buffer:
         """All bytes. Only blocks that were fetched by `prefetch` may be read."""
         return self._bytes.buffer
+
+    @property
+    def is_on_disk(self) -> bool:
+        """False if the blocks are in memory, because there is no directory or the disk is full."""
+        return self._bytes.path is not None
+
+    def lock(self) -> bool:
+        """Lock the sparse file as long as this segment exists; return False if that is not possible."""
+        return self._bytes.lock()
 
     @property
     def is_complete(self) -> bool:
@@ -151,11 +160,15 @@ class PartialSegment:
         """Fetch all missing blocks; return the complete segment."""
         prefetch([(self, self.all_blocks)])
         if self._bytes.path is None:
-            return Segment.from_bytes(self.buffer, self.name, self._handle.uri)
+            return Segment.from_bytes(self.buffer, self.name, self.handle.uri)
         return Segment.open(self._bytes.path, self.name)
 
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
-        return CheckpointCorruptedError(f"segment {self.name}: {message}", self._handle.uri)
+        return CheckpointCorruptedError(f"segment {self.name}: {message}", self.handle.uri)
+
+    @property
+    def block_bytes(self) -> int:
+        return self._trailer.block_bytes
 
     @property
     def all_blocks(self) -> Blocks:
@@ -218,7 +231,7 @@ class PartialSegment:
     def _read_blocks(self, first: int, end: int) -> tuple[memoryview, str | None]:
         """Read blocks from storage; return them, and a description of the first corrupt one."""
         size = self._trailer.block_bytes
-        data = self._handle.read_range(first * size, min(end * size, self._end))
+        data = self.handle.read_range(first * size, min(end * size, self._end))
         blocks = (data[at : at + size] for at in range(0, len(data), size))
         return data, find_corrupt_block(self._trailer, range(first, end), blocks)
 
@@ -251,17 +264,17 @@ class PartialSegment:
         """Fetch the end of the segment, and keep its trailer and the blocks before it."""
         policy = self.policy
         start = max(0, self.size - policy.tail_bytes) if self.size > policy.small_bytes else 0
-        tail = bytes(self._handle.read_range(start, self.size))
+        tail = bytes(self.handle.read_range(start, self.size))
 
         def read(offset: int, length: int) -> memoryview:
             nonlocal start, tail
             if offset < start:
-                tail = bytes(self._handle.read_range(offset, start)) + tail
+                tail = bytes(self.handle.read_range(offset, start)) + tail
                 start = offset
             return memoryview(tail)[offset - start : offset - start + length]
 
         self._trailer, self._end = decode_trailer(
-            self.size, read, self._handle.uri, with_header=False
+            self.size, read, self.handle.uri, with_header=False
         )
         count, size = len(self._trailer.blocks) // 4, self._trailer.block_bytes
         self._is_verified = np.zeros(count, np.bool_)
@@ -281,6 +294,10 @@ class _Request(NamedTuple):
     segment: PartialSegment
     first: int
     end: int
+
+    @property
+    def size(self) -> int:
+        return (self.end - self.first) * self.segment.block_bytes
 
     def send(self) -> None:
         self.segment.fetch(self.first, self.end)

@@ -157,7 +157,9 @@ class SegmentStore:
             segment = self._open(name)
             self._keep(segment)
         stream = self._stored_file(name)
-        if stream is not None and isinstance(segment, Segment) and self._directory is not None:
+        if stream is not None and isinstance(segment, PartialSegment):
+            segment.handle = stream
+        elif stream is not None and isinstance(segment, Segment) and self._directory is not None:
             segment.fetch_if_corrupt(partial(self._fetch_again, name, stream))
         self._segments[name] = segment
         return segment
