@@ -4,15 +4,22 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
 
 from holdfast.common import collect_failures, raise_first, uripath
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.coordination.claims import ClaimedCheckpoints
-from holdfast.locations.coordination.leases import is_leased
-from holdfast.locations.file_systems import retry_deadline
+from holdfast.locations.coordination.leases import has_lease, is_leased
+from holdfast.locations.file_systems import file_system_for, retry_deadline
 from holdfast.locations.handles import FileStateHandle, files_of
 from holdfast.locations.metadata import ClaimedCheckpoint
-from holdfast.locations.storages import SHARED, CompletedCheckpoint, is_file_of
+from holdfast.locations.storages import (
+    SHARED,
+    CompletedCheckpoint,
+    FileSystemCompletedCheckpointStorageLocation,
+    is_checkpoint,
+    is_file_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -180,38 +187,48 @@ class CompletedCheckpointStore:
                 self._cleaner.run(self._delete, f"checkpoints below {lowest_id}")
 
     def _delete(self) -> None:
-        """Delete checkpoints, then the files that they shared; failed and postponed deletions are tried again later.
+        """Delete checkpoints, then their files and those that they shared; what fails or is postponed is tried again later.
 
-        In this order, no one ever sees a checkpoint with some of its files deleted.
+        The metadata of all is deleted before any file, so no one ever sees a checkpoint with some of its files deleted.
         """
         with self._deleting:
             with self._lock:
-                subsumed = list(self._pending_deletion)
-            failures = collect_failures(self._discard, subsumed)
+                pending = list(self._pending_deletion)
+            unread: list[_Unread] = []
+            failures = collect_failures(lambda each: unread.extend(_find_unread(each)), pending)
+            deleted: list[_Unread] = []
+            failures += _delete_metadata(unread, deleted)
+            gone = {each.checkpoint.checkpoint_id for each in deleted}
             with self._lock:
                 needed = {
                     file.uri
                     for checkpoint in self._pending_deletion
+                    if checkpoint.checkpoint_id not in gone
                     for file in files_of(checkpoint.metadata.streams())
                 }
-                unused = [file for file in self._unused if file.uri not in needed]
+                unused = [file.uri for file in self._unused if file.uri not in needed]
+            failures += collect_failures(lambda group: self._delete_files(group, unused), [deleted])
+            with self._lock:
                 claims = [] if self._pending_deletion else self._unneeded_claims()
-            failures += collect_failures(self._delete_file, unused)
             failures += collect_failures(self._claims.release, claims)
             raise_first(failures)
 
-    def _discard(self, checkpoint: CompletedCheckpoint) -> None:
-        """Delete a checkpoint, unless it is being read."""
-        if is_leased(checkpoint.location.external_pointer):
-            return
-        checkpoint.discard()
+    def _delete_files(self, deleted: "list[_Unread]", unused: list[str]) -> None:
+        """Delete all files together, then the directories, of checkpoints whose metadata is deleted."""
+        files = [*(uri for each in deleted for uri in each.files), *unused]
+        if files:
+            file_system_for(files[0]).delete(files)
+        for each in deleted:
+            if each.directory:
+                file_system_for(each.directory).delete_empty_directory(each.directory)
+        gone, names = {each.checkpoint.checkpoint_id for each in deleted}, set(unused)
         with self._lock:
-            self._pending_deletion.remove(checkpoint)
-
-    def _delete_file(self, file: FileStateHandle) -> None:
-        file.discard_state()
-        with self._lock:
-            self._unused.remove(file)
+            self._pending_deletion = [
+                checkpoint
+                for checkpoint in self._pending_deletion
+                if checkpoint.checkpoint_id not in gone
+            ]
+            self._unused[:] = [file for file in self._unused if file.uri not in names]
 
     def _unneeded_claims(self) -> list[ClaimedCheckpoint]:
         return self._claims.find_unused(self._retained[0].checkpoint_id)
@@ -223,3 +240,61 @@ class CompletedCheckpointStore:
         for stream in checkpoint.metadata.streams():
             if isinstance(stream, FileStateHandle) and is_file_of(stream.uri, shared):
                 self._shared_state.register(stream, checkpoint.checkpoint_id)
+
+
+class _Unread(NamedTuple):
+    """A checkpoint that no one reads.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        directory: URI of its directory; an empty string if its storage deletes it as a whole.
+        metadata: URI of its metadata, unless its storage deletes it.
+        files: The files to delete after its metadata: those in the directory, and those that it names elsewhere.
+    """
+
+    checkpoint: CompletedCheckpoint
+    directory: str = ""
+    metadata: str = ""
+    files: tuple[str, ...] = ()
+
+
+def _find_unread(checkpoint: CompletedCheckpoint) -> list[_Unread]:
+    """Return the checkpoint with its files, unless it is being read.
+
+    One listing of its directory finds leases, and what killed tasks have left. Their unfinished uploads are the sweep's.
+    """
+    location = checkpoint.location
+    pointer = location.external_pointer
+    if (
+        not isinstance(location, FileSystemCompletedCheckpointStorageLocation)
+        or location.is_link
+        or not is_checkpoint(pointer)
+    ):
+        return [] if is_leased(pointer) else [_Unread(checkpoint)]
+    entries = list(file_system_for(pointer).list(pointer))
+    if has_lease(pointer, entries):
+        return []
+    files = dict.fromkeys(entry.uri for entry in entries if not entry.is_directory)
+    named = files_of(checkpoint.metadata.streams())
+    files |= dict.fromkeys(file.uri for file in named if is_file_of(file.uri, pointer))
+    metadata = location.metadata_handle.uri
+    files.pop(metadata, None)
+    return [_Unread(checkpoint, pointer, metadata, tuple(files))]
+
+
+def _delete_metadata(unread: list[_Unread], deleted: list[_Unread]) -> list[CheckpointError]:
+    """Delete the metadata of checkpoints, and add these to `deleted`; returns the failures."""
+
+    def delete(group: list[_Unread]) -> None:
+        for each in group:
+            if not each.directory:
+                each.checkpoint.discard()
+        uris = [each.metadata for each in group if each.directory]
+        if uris:
+            file_system_for(uris[0]).delete(uris)
+        deleted.extend(group)
+
+    failures = collect_failures(delete, [unread])
+    if failures and len(unread) > 1:  # so that one that can't be deleted keeps only itself
+        failures = collect_failures(delete, [[each] for each in unread])
+    return failures

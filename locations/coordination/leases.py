@@ -17,7 +17,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from os import PathLike
 
@@ -26,6 +26,7 @@ from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations.coordination.checkpoints import find_checkpoint
 from holdfast.locations.file_systems import (
     PROBE_PREFIX,
+    FileStatus,
     create_file,
     file_system_for,
     retry_deadline,
@@ -166,9 +167,14 @@ def is_leased(directory: str) -> bool:
     """Return whether a lease of the checkpoint in a directory counts now, by the store's clock."""
     if not is_checkpoint(directory):
         return False
+    return has_lease(directory, file_system_for(directory).list(directory))
+
+
+def has_lease(directory: str, entries: Iterable[FileStatus]) -> bool:
+    """Return whether a lease among the entries of a checkpoint's directory counts now, by the store's clock."""
     ends_ms = [
         entry.modified_ms + 1000 * min(int(matched["seconds"]), _MAX_LEASE_S)
-        for entry in file_system_for(directory).list(directory)
+        for entry in entries
         if (matched := LEASE_FILE.fullmatch(uripath.name(entry.uri)))
     ]
     return bool(ends_ms) and max(ends_ms) > store_clock_ms(uripath.parent(directory))

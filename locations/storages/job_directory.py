@@ -5,7 +5,7 @@ A job's owner has a numbered epoch; only the highest one counts.
     <job>/_epoch/<n>    a JSON object, published once: epoch, owner, claimed_ms, completed, ends
 
 A driver that starts publishes the next number. A driver that was thought dead finds that number when it looks next:
-before it begins a checkpoint, before it commits, and right after. A checkpoint that it commits in between is either the
+before it begins a checkpoint, and right after it has committed one. A checkpoint that it commits in between is either the
 one that the job resumes from, because both write the same `_metadata`, or it has an id that the job has passed; then it
 is revoked. The same holds if the newest epoch ends the job.
 

@@ -13,6 +13,7 @@ from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
 )
+from holdfast.locations.file_systems import create_file
 from holdfast.testing import ANY_CALL, Faults, metadata_of
 
 
@@ -71,6 +72,37 @@ def test_postponed_deletions_follow_a_later_checkpoint(
     store.add(third)
     assert ids(store) == [3]
     assert [exists(checkpoint) for checkpoint in (first, second)] == [False, False]
+
+
+def test_undeletable_checkpoint_keeps_no_other_one(
+    faults: Faults, cleaner: CheckpointsCleaner
+) -> None:
+    """They are deleted together, and one by one if that fails."""
+    access = job_in(faults.directory)
+    store = CompletedCheckpointStore(1, cleaner)
+    made = [write_checkpoint(access, number) for number in (1, 2, 3)]
+    store.add(made[0])
+    store.add(made[1], subsume=False)
+    for number in (1, 2):
+        faults.before("delete", StorageUnavailableError("as planned"), nth=number)
+    store.add(made[2])
+    assert [exists(checkpoint) for checkpoint in made] == [True, False, True]
+    assert_complete(made[0])
+    store.add(write_checkpoint(access, 4))
+    assert [exists(checkpoint) for checkpoint in made] == [False, False, False]
+
+
+def test_file_of_a_killed_task_is_deleted_with_its_checkpoint(
+    access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
+) -> None:
+    store = CompletedCheckpointStore(1, cleaner)
+    first = write_checkpoint(access, 1)
+    pointer = first.location.external_pointer
+    with create_file(file_system_for(pointer), f"{pointer}/{'0123456789abcdef' * 2}"):
+        pass
+    store.add(first)
+    store.add(write_checkpoint(access, 2))
+    assert not exists(first)
 
 
 @pytest.mark.parametrize("num_retained", [0, -1])

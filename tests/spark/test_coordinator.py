@@ -149,6 +149,20 @@ def test_commit_during_a_takeover_is_restored_by_the_new_driver(faults: Faults) 
     assert coordinator(faults.inner_directory).begin(0) is None
 
 
+def test_sweep_runs_at_the_start_and_whenever_its_interval_has_passed(
+    memory_directory: str,
+) -> None:
+    clock, sweeps = ManualClock(), list[int]()
+    driver = coordinator(memory_directory, clock=clock, sweep=lambda: sweeps.append(clock.now_ms()))
+    counts = []
+    for batch_id in range(4):
+        run_batch(driver, batch_id)
+        CLEANER.wait()
+        counts.append(len(sweeps))
+        clock.advance(1000)
+    assert counts == [1, 1, 1, 2]
+
+
 def test_driver_unable_to_resume_does_not_stop_the_other(memory_directory: str) -> None:
     running = coordinator(memory_directory)
     run_batch(running, 0)

@@ -1,6 +1,7 @@
 """The checkpoint coordinator: begins, completes and aborts the checkpoint of each batch."""
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -59,12 +60,15 @@ class Retention:
 
     Attributes:
         num_retained: Number of completed checkpoints that are kept; `cleaner` deletes the others in the background.
-        sweep: Deletes the files that crashes have left; runs in the background once the job is claimed.
+        sweep: Deletes the files that crashes have left; runs in the background once the job is claimed, and again
+            after a checkpoint when `sweep_interval_s` has passed.
+        sweep_interval_s: Seconds between two sweeps of a run, at least.
     """
 
     num_retained: int
     cleaner: CheckpointsCleaner
     sweep: Callable[[], object] | None = None
+    sweep_interval_s: float = math.inf
 
 
 class CheckpointCoordinator:
@@ -91,6 +95,7 @@ class CheckpointCoordinator:
         self._owned: OwnedJob | None = None
         self._store = CompletedCheckpointStore(retention.num_retained, retention.cleaner)
         self._has_completed = False  # a checkpoint in this run
+        self._next_sweep_s = -math.inf
         job.access.initialize_base_locations_for_checkpoint()
 
     @property
@@ -244,10 +249,15 @@ class CheckpointCoordinator:
         self._store = CompletedCheckpointStore(
             self._retention.num_retained, self._retention.cleaner, owned.completed, owned.claims
         )
-        if self._retention.sweep is not None:
+        self._sweep_if_due()
+        return owned
+
+    def _sweep_if_due(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._retention.sweep is not None and now_s >= self._next_sweep_s:
+            self._next_sweep_s = now_s + self._retention.sweep_interval_s
             name = f"orphaned files of job {self.job.job_id}"
             self._retention.cleaner.run(self._retention.sweep, name)
-        return owned
 
     def _publish(
         self,
@@ -281,6 +291,7 @@ class CheckpointCoordinator:
             completed = self._commit(pending, metadata, owned.ownership)
         forget_failed_attempts(job_directory, attempts)
         self._store.add(completed, subsume=not has_pinned_checkpoints(self.job.job_id))
+        self._sweep_if_due()
         self._has_completed = True
         if self._log_format == "json":
             _log.info("%s", json_line(checkpoint_fields(completed, pending.batch_id)))
