@@ -26,6 +26,7 @@ from holdfast.locations.storages.contract import (
     CompletedCheckpointStorageLocation,
     DiscardingStream,
     JobOwnership,
+    copy_bytes,
 )
 from holdfast.locations.storages.file_system_storage import (
     INLINE_THRESHOLD_BYTES,

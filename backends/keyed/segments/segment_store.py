@@ -19,7 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.locations.checksums import Checksum
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +123,15 @@ class SegmentStore:
     def names(self) -> set[str]:
         """The names of all segments that are open or can be fetched."""
         return self._segments.keys() | self._streams.keys()
+
+    def files(self, names: Iterable[str]) -> dict[str, FileStateHandle]:
+        """Return the stored files of segments, of those that have one."""
+        streams = {name: self._streams.get(name) for name in names}
+        return {name: file for name, file in streams.items() if isinstance(file, FileStateHandle)}
+
+    def open_segments(self, names: Iterable[str]) -> dict[str, Segment]:
+        """Return the segments that are open, of those with these names."""
+        return {name: self._segments[name] for name in names if name in self._segments}
 
     def segment(self, name: str) -> Segment:
         """Return a segment.
