@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.common import collect_failures, raise_first, uripath
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.coordination.claims import ClaimedCheckpoints
-from holdfast.locations.coordination.leases import has_lease, is_leased
+from holdfast.locations.coordination.leases import Leases, find_leases
 from holdfast.locations.file_systems import file_system_for, retry_deadline
 from holdfast.locations.handles import FileStateHandle, files_of
 from holdfast.locations.metadata import ClaimedCheckpoint
@@ -145,6 +145,7 @@ class CompletedCheckpointStore:
         self._retained: list[CompletedCheckpoint] = []
         self._deleting = threading.Lock()
         self._pending_deletion: list[CompletedCheckpoint] = []
+        self._has_readers = True
         self._unused: list[FileStateHandle] = []
         self._shared_state = SharedStateRegistry(self._unused.append)
         self._claims = claims or ClaimedCheckpoints(directory="")
@@ -164,8 +165,15 @@ class CompletedCheckpointStore:
         checkpoints = self.checkpoints
         return checkpoints[-1] if checkpoints else None
 
-    def add(self, checkpoint: CompletedCheckpoint, *, subsume: bool = True) -> None:
+    def add(
+        self, checkpoint: CompletedCheckpoint, *, subsume: bool = True, has_readers: bool = True
+    ) -> None:
         """Retain a checkpoint that was just completed, and subsume the oldest ones, unless a later call is to do that.
+
+        Args:
+            checkpoint: The checkpoint.
+            subsume: Whether to subsume the oldest ones.
+            has_readers: Whether there were leases when the owner of the job was checked after the commit.
 
         Raises:
             InvalidRequestError: The checkpoint is not newer than all others.
@@ -177,6 +185,7 @@ class CompletedCheckpointStore:
                 raise InvalidRequestError(message, checkpoint.location.external_pointer)
             self._register(checkpoint)
             self._retained.append(checkpoint)
+            self._has_readers = has_readers
             if subsume:
                 self._pending_deletion += self._retained[: -self._num_retained]
                 del self._retained[: -self._num_retained]
@@ -193,11 +202,15 @@ class CompletedCheckpointStore:
         """
         with self._deleting:
             with self._lock:
-                pending = list(self._pending_deletion)
-            unread: list[_Unread] = []
-            failures = collect_failures(lambda each: unread.extend(_find_unread(each)), pending)
+                pending, has_readers = list(self._pending_deletion), self._has_readers
+            leases = _leases_of(pending) if has_readers else Leases(frozenset(), ())
+            unread = [
+                _with_files(checkpoint)
+                for checkpoint in pending
+                if checkpoint.checkpoint_id not in leases.checkpoints
+            ]
             deleted: list[_Unread] = []
-            failures += _delete_metadata(unread, deleted)
+            failures = _delete_metadata(unread, deleted)
             gone = {each.checkpoint.checkpoint_id for each in deleted}
             with self._lock:
                 needed = {
@@ -207,6 +220,7 @@ class CompletedCheckpointStore:
                     for file in files_of(checkpoint.metadata.streams())
                 }
                 unused = [file.uri for file in self._unused if file.uri not in needed]
+            unused += leases.ended
             failures += collect_failures(lambda group: self._delete_files(group, unused), [deleted])
             with self._lock:
                 claims = [] if self._pending_deletion else self._unneeded_claims()
@@ -249,7 +263,8 @@ class _Unread(NamedTuple):
         checkpoint: The checkpoint.
         directory: URI of its directory; an empty string if its storage deletes it as a whole.
         metadata: URI of its metadata, unless its storage deletes it.
-        files: The files to delete after its metadata: those in the directory, and those that it names elsewhere.
+        files: URIs of the files that only this checkpoint has, to be deleted after its metadata. Files that killed tasks
+            have left next to them are the sweep's.
     """
 
     checkpoint: CompletedCheckpoint
@@ -258,11 +273,8 @@ class _Unread(NamedTuple):
     files: tuple[str, ...] = ()
 
 
-def _find_unread(checkpoint: CompletedCheckpoint) -> list[_Unread]:
-    """Return the checkpoint with its files, unless it is being read.
-
-    One listing of its directory finds leases, and what killed tasks have left. Their unfinished uploads are the sweep's.
-    """
+def _with_files(checkpoint: CompletedCheckpoint) -> _Unread:
+    """Return a checkpoint with its files, by the names in its metadata."""
     location = checkpoint.location
     pointer = location.external_pointer
     if (
@@ -270,16 +282,21 @@ def _find_unread(checkpoint: CompletedCheckpoint) -> list[_Unread]:
         or location.is_link
         or not is_checkpoint(pointer)
     ):
-        return [] if is_leased(pointer) else [_Unread(checkpoint)]
-    entries = list(file_system_for(pointer).list(pointer))
-    if has_lease(pointer, entries):
-        return []
-    files = dict.fromkeys(entry.uri for entry in entries if not entry.is_directory)
-    named = files_of(checkpoint.metadata.streams())
-    files |= dict.fromkeys(file.uri for file in named if is_file_of(file.uri, pointer))
-    metadata = location.metadata_handle.uri
-    files.pop(metadata, None)
-    return [_Unread(checkpoint, pointer, metadata, tuple(files))]
+        return _Unread(checkpoint)
+    files = files_of(checkpoint.metadata.streams())
+    own = tuple(file.uri for file in files if is_file_of(file.uri, pointer))
+    return _Unread(checkpoint, pointer, location.metadata_handle.uri, own)
+
+
+def _leases_of(checkpoints: list[CompletedCheckpoint]) -> Leases:
+    """Return the leases of checkpoints of one job."""
+    pointers = [checkpoint.location.external_pointer for checkpoint in checkpoints]
+    jobs = dict.fromkeys(uripath.parent(pointer) for pointer in pointers if is_checkpoint(pointer))
+    leases = [find_leases(job) for job in jobs]
+    return Leases(
+        frozenset[int]().union(*(each.checkpoints for each in leases)),
+        tuple(uri for each in leases for uri in each.ended),
+    )
 
 
 def _delete_metadata(unread: list[_Unread], deleted: list[_Unread]) -> list[CheckpointError]:

@@ -275,6 +275,11 @@ class JobOwnership(Protocol):
         """
         ...
 
+    @property
+    def has_readers(self) -> bool:
+        """True if a reader may have held one of the job's checkpoints when `check` was called last."""
+        ...
+
     def check(self) -> None:
         """Raise `CheckpointConflictError` if another driver has claimed the job since."""
         ...

@@ -13,7 +13,6 @@ from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
 )
-from holdfast.locations.file_systems import create_file
 from holdfast.testing import ANY_CALL, Faults, metadata_of
 
 
@@ -90,19 +89,6 @@ def test_undeletable_checkpoint_keeps_no_other_one(
     assert_complete(made[0])
     store.add(write_checkpoint(access, 4))
     assert [exists(checkpoint) for checkpoint in made] == [False, False, False]
-
-
-def test_file_of_a_killed_task_is_deleted_with_its_checkpoint(
-    access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
-) -> None:
-    store = CompletedCheckpointStore(1, cleaner)
-    first = write_checkpoint(access, 1)
-    pointer = first.location.external_pointer
-    with create_file(file_system_for(pointer), f"{pointer}/{'0123456789abcdef' * 2}"):
-        pass
-    store.add(first)
-    store.add(write_checkpoint(access, 2))
-    assert not exists(first)
 
 
 @pytest.mark.parametrize("num_retained", [0, -1])

@@ -136,8 +136,9 @@ class TestRequests:
         assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
 
     @pytest.mark.parametrize("subsumed", [1, 5])
-    def test_subsumed_checkpoints_cost_a_listing_each_and_two_deletions(
-        self, counts: Counts, subsumed: int
+    @pytest.mark.parametrize("has_readers", [False, True])
+    def test_subsumed_checkpoints_cost_two_deletions_and_a_look_for_leases(
+        self, counts: Counts, subsumed: int, *, has_readers: bool
     ) -> None:
         access = job_in(counts.directory)
         cleaner = CheckpointsCleaner()
@@ -146,10 +147,11 @@ class TestRequests:
         for checkpoint in checkpoints[:-1]:
             kept.add(checkpoint, subsume=False)
         counts.clear()
-        kept.add(checkpoints[-1])
+        kept.add(checkpoints[-1], has_readers=has_readers)
         cleaner.close()
         directories = {"delete_empty_directory": subsumed}  # free on S3
-        assert counts.calls == {"list": subsumed, "delete": 2} | directories
+        looks = {"list": 1} if has_readers else {}
+        assert counts.calls == {"delete": 2} | looks | directories
         assert_complete(checkpoints[-1])
 
     def test_failed_checkpoint_costs_511_listings_more(self, counts: Counts, more: int) -> None:

@@ -221,8 +221,7 @@ def test_checkpoint_and_its_deletion_cost_few_requests(
         CLEANER.wait()
     assert Counter(store.requested_operations()) == {
         "PutObject": 3 * (files + 1),
-        "ListObjectsV2": 3
-        * 3,  # claims, before and after; the directory of the one that is deleted
+        "ListObjectsV2": 3,  # claims and leases, after the commit
         "DeleteObjects": 3 * (2 if files else 1),  # its metadata, then its files
     }
 

@@ -164,10 +164,11 @@ class ColumnarStateTables:
         names = sorted(resources.segments.keys() | resources.files.keys())
         writes = [partial(resources.write, name, streams) for name in names]
         writes.append(partial(write_manifest, streams, content))
-        sizes = [*map(resources.size, names), len(content)]
-        # A thread costs more than bytes that stay in their handle.
-        max_threads = _UPLOADS_AT_A_TIME if sorted(sizes)[-2:][0] > IN_MEMORY_BYTES else 1
-        *written, manifest = map_in_parallel(lambda write: write(), writes, max_threads=max_threads)
+        *written, manifest = (
+            map_in_parallel(lambda write: write(), writes, max_threads=_UPLOADS_AT_A_TIME)
+            if sum(map(resources.is_large, names)) + (len(content) > IN_MEMORY_BYTES) > 1
+            else [write() for write in writes]  # a thread costs more than bytes in a handle
+        )
         new = dict(zip(names, written, strict=True))
         handle = handle_of_files(manifest, self.key_groups, new, resources.confirmed)
         self._confirmed.note_written(resources.checkpoint_id, {**resources.confirmed, **new})
@@ -221,9 +222,10 @@ class _CapturedTables:
     files: dict[str, FileStateHandle]
     confirmed: _Streams
 
-    def size(self, name: str) -> int:
-        """Return the length of a segment that belongs to no confirmed checkpoint."""
-        return self.files[name].size if name in self.files else self.segments[name].size
+    def is_large(self, name: str) -> bool:
+        """Return whether a segment that belongs to no confirmed checkpoint does not fit into a handle."""
+        stored: FileStateHandle | Segment = self.files.get(name) or self.segments[name]
+        return stored.size > IN_MEMORY_BYTES
 
     def write(self, name: str, streams: SnapshotStreams) -> StreamStateHandle:
         """Write a segment that belongs to no confirmed checkpoint."""
