@@ -144,12 +144,14 @@ class TestS3:
         assert (counts["CopyObject"], counts["PutObject"]) == (3, 2)  # a segment, and the manifest
         assert counts["GetObject"] == 1  # the manifest
         assert not set(uris(own).values()) & set(uris(handle).values())
+        fork.confirm(forked, 1)
         for stream in handle.segments.values():
             stream.discard_state()
-        fork.on_another_worker()
-        table = fork.restore(own).table(value_spec())
-        assert values(table, range(3000)) == list(np.repeat([0, 1000, 2000], 1000))
-        assert values(table, range(9000, 9100)) == [7] * 100
+        for tables in (forked, fork.restore(own)):
+            fork.on_another_worker()
+            table = tables.table(value_spec())
+            assert values(table, range(3000)) == list(np.repeat([0, 1000, 2000], 1000))
+            assert values(table, range(9000, 9100)) == [7] * 100
 
 
 def test_copy_on_a_local_disk_is_a_second_name(local_directory: str) -> None:

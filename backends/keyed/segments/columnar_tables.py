@@ -176,6 +176,7 @@ class ColumnarStateTables:
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if self._confirmed.confirm(checkpoint_id):
+            self._store.fetch_from(self._confirmed.files)
             self._delete_unused()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:

@@ -133,6 +133,11 @@ class SegmentStore:
         """Return the segments that are open, of those with these names."""
         return {name: self._segments[name] for name in names if name in self._segments}
 
+    def fetch_from(self, streams: Mapping[str, StreamStateHandle]) -> None:
+        """Fetch stored segments from these streams from now on, which have copies of them."""
+        moved = {name: stream for name, stream in streams.items() if name in self._streams}
+        self._streams.update(moved)
+
     def segment(self, name: str) -> Segment:
         """Return a segment.
 
