@@ -82,8 +82,13 @@ def test_undeletable_checkpoint_keeps_no_other_one(
     made = [write_checkpoint(access, number) for number in (1, 2, 3)]
     store.add(made[0])
     store.add(made[1], subsume=False)
-    for number in (1, 2):
-        faults.before("delete", StorageUnavailableError("as planned"), nth=number)
+    failures = [StorageUnavailableError("as planned")] * 2
+
+    def fail_twice() -> None:
+        if failures:
+            raise failures.pop()
+
+    faults.before("delete", fail_twice, nth="every")
     store.add(made[2])
     assert [exists(checkpoint) for checkpoint in made] == [True, False, True]
     assert_complete(made[0])

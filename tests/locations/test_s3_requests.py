@@ -20,7 +20,7 @@ from contracts.s3_faults import (
     read_whole,
     write,
 )
-from jobs.coordinator import CLEANER, acknowledge, begin_checkpoint, coordinator, progress
+from jobs.coordinator import acknowledge, begin_checkpoint, coordinator, progress
 from servers.watched import WatchedBucket
 
 from holdfast.errors import (
@@ -31,6 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.locations.file_systems import S3FileSystem, publish, s3_client
 from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
+from holdfast.spark.query import CLEANER
 from holdfast.testing import s3_operation
 
 ANNOUNCED = 1 << 20
