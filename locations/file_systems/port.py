@@ -1,8 +1,9 @@
 """The interface of a store: the operations that a storage needs of a file system.
 
 Every store implements `FileSystem`. An `ExclusiveFileSystem` can also create a file atomically only if its name
-is free; only such stores keep two drivers apart. A `CopyingFileSystem` can copy a file without moving its bytes through
-this host, and a `LinkingFileSystem` can add a file of this machine's disk without copying it.
+is free; only such stores keep two drivers apart. A `RangedFileSystem` reads a part of a file with one request. A
+`CopyingFileSystem` can copy a file without moving its bytes through this host, and a `LinkingFileSystem` can add a file of
+this machine's disk without copying it.
 """
 
 import io
@@ -172,6 +173,18 @@ class CopyingFileSystem(FileSystem, Protocol):
 
         Raises `CheckpointNotFoundError` if the source does not exist, and `InvalidRequestError` if the store can't copy
         it, for example because it is too large.
+        """
+        ...
+
+
+@runtime_checkable
+class RangedFileSystem(FileSystem, Protocol):
+    """A store that reads a part of a file with one request, without opening the file first."""
+
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        """Return the bytes from `start` up to `end`; fewer if the file ends before.
+
+        Raises `CheckpointNotFoundError`.
         """
         ...
 

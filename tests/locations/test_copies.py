@@ -125,8 +125,9 @@ class TestS3:
         stream.close()
         assert watched.bucket.keys("") == before
 
+    @pytest.mark.parametrize("is_read", [False, True])
     def test_first_checkpoint_of_a_fork_moves_no_segment(
-        self, watched: WatchedBucket, tmp_path: Path
+        self, watched: WatchedBucket, tmp_path: Path, *, is_read: bool
     ) -> None:
         original = TablesJob(f"{watched.directory}/a", tmp_path)
         tables = original.restore()
@@ -134,21 +135,22 @@ class TestS3:
             put(tables.table(value_spec()), range(first, first + 1000), first)
             handle = original.complete(tables)
         assert len(handle.segments) == 3
-        fork = TablesJob(f"{watched.directory}/b", tmp_path)
+        fork_directory = f"{watched.directory}/b"
+        fork = TablesJob(fork_directory, tmp_path)
         fork.on_another_worker()
-        watched.faults.requests.clear()
         forked = fork.restore(handle, may_refer=False)
         put(forked.table(value_spec()), range(9000, 9100), 7)
+        if is_read:
+            assert values(forked.table(value_spec()), range(5)) == [0] * 5
+        watched.faults.requests.clear()
         own = fork.snapshot(forked)
-        counts = watched.counts()
-        assert (counts["CopyObject"], counts["PutObject"]) == (3, 2)  # a segment, and the manifest
-        assert counts["GetObject"] == 1  # the manifest
+        # One for each segment; then the new segment, and the manifest.
+        assert watched.counts() == {"CopyObject": 3, "PutObject": 2}
         assert not set(uris(own).values()) & set(uris(handle).values())
         fork.confirm(forked, 1)
         for stream in handle.segments.values():
             stream.discard_state()
-        for tables in (forked, fork.restore(own)):
-            fork.on_another_worker()
+        for tables in (forked, fork.restore(own), TablesJob(fork_directory, tmp_path).restore(own)):
             table = tables.table(value_spec())
             assert values(table, range(3000)) == list(np.repeat([0, 1000, 2000], 1000))
             assert values(table, range(9000, 9100)) == [7] * 100
