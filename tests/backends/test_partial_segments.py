@@ -209,6 +209,31 @@ def test_ranges_of_cold_rows_equal_those_of_local_ones(
     assert cold.identities.columns[1].equals(warm.identities.columns[1])
 
 
+@pytest.mark.parametrize("is_list", [False, True])
+def test_nested_and_nullable_columns_take_two_rounds_more(
+    memory_directory: str, tmp_path: Path, rounds: list[int], *, is_list: bool
+) -> None:
+    type = pa.list_(pa.string()) if is_list else pa.string()
+    spec = value_spec(type)
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        tables = job.restore()
+        texts = [None if number % 3 == 0 else f"{number}" * 100 for number in range(ROWS)]
+        rows = [[text, text] for text in texts] if is_list else texts
+        tables.table(spec).write(identities(range(ROWS)), [pa.array(rows, type)])
+        handle = job.complete(tables)
+        move_to_cold_host(job, handle, tmp_path / "cold")
+        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(spec)
+        counts.clear()
+        numbers = [1000, 4001, 4002, 9999]
+        _, (read,) = table.get(
+            Identities(identities(range(ROWS)).sort_keys[numbers], (pa.array(numbers),))
+        )
+        assert read.to_pylist() == [rows[number] for number in numbers]
+        assert len(rounds) <= (6 if is_list else 5)
+        assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 4
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_block_damaged_on_its_way_is_fetched_once_again(
     faults: Faults, tmp_path: Path, times: int

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ class PartialSegment:
 
     Args:
         name: The segment's name.
-        handle: Its file in storage. A later task replaces it by its own handle.
+        handle: Its file in storage.
         path: The path that the local copy has when it is complete; None to keep the blocks in memory.
         policy: Decides which bytes are fetched together.
     """
@@ -92,10 +93,11 @@ class PartialSegment:
         self.name = name
         self.policy = policy
         self.size = handle.size
-        self.handle = handle
+        self._handle = handle
         self._bytes = SparseBytes(path, handle.size)
         self._sections: dict[int, Section] = {}
         self._lock = threading.Lock()
+        self._unread: list[Blocks] | None = None
         self._trailer, self._end = self._local_trailer() or (Trailer((), 1, b""), 0)
         self._is_verified = np.zeros(len(self._trailer.blocks) // 4, np.bool_)
         if not self._end:
@@ -139,6 +141,10 @@ class PartialSegment:
     def is_changed(self) -> bool:
         return self._bytes.is_changed()
 
+    def fetch_from(self, handle: FileStateHandle) -> None:
+        """Fetch missing blocks from a copy of the file from now on."""
+        self._handle = handle
+
     def advise(self, *, sequential: bool) -> None:
         """Do nothing: only requested blocks are fetched."""
 
@@ -147,9 +153,24 @@ class PartialSegment:
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         """Return bytes; fetch and verify those that are missing."""
-        if length:
-            prefetch([(self, self.blocks_between(offset, offset + length))])
+        if not length:
+            return self.buffer.slice(offset, 0)
+        blocks = self.blocks_between(offset, offset + length)
+        if self._unread is None:
+            prefetch([(self, blocks)])
+        elif len(missing := self._missing(blocks)):
+            self._unread.append(missing)
+            return pa.py_buffer(bytes(length))
         return self.buffer.slice(offset, length)
+
+    @contextmanager
+    def without_requests(self) -> Iterator[list[Blocks]]:
+        """Yield a list of the blocks that reads in the block miss; such a read returns zeros instead of fetching them."""
+        self._unread = unread = []
+        try:
+            yield unread
+        finally:
+            self._unread = None
 
     def write_to(self, stream: CheckpointStateOutputStream) -> None:
         """Write all bytes, verified, to a stream."""
@@ -160,11 +181,11 @@ class PartialSegment:
         """Fetch all missing blocks; return the complete segment."""
         prefetch([(self, self.all_blocks)])
         if self._bytes.path is None:
-            return Segment.from_bytes(self.buffer, self.name, self.handle.uri)
+            return Segment.from_bytes(self.buffer, self.name, self._handle.uri)
         return Segment.open(self._bytes.path, self.name)
 
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
-        return CheckpointCorruptedError(f"segment {self.name}: {message}", self.handle.uri)
+        return CheckpointCorruptedError(f"segment {self.name}: {message}", self._handle.uri)
 
     @property
     def block_bytes(self) -> int:
@@ -231,7 +252,7 @@ class PartialSegment:
     def _read_blocks(self, first: int, end: int) -> tuple[memoryview, str | None]:
         """Read blocks from storage; return them, and a description of the first corrupt one."""
         size = self._trailer.block_bytes
-        data = self.handle.read_range(first * size, min(end * size, self._end))
+        data = self._handle.read_range(first * size, min(end * size, self._end))
         blocks = (data[at : at + size] for at in range(0, len(data), size))
         return data, find_corrupt_block(self._trailer, range(first, end), blocks)
 
@@ -264,17 +285,17 @@ class PartialSegment:
         """Fetch the end of the segment, and keep its trailer and the blocks before it."""
         policy = self.policy
         start = max(0, self.size - policy.tail_bytes) if self.size > policy.small_bytes else 0
-        tail = bytes(self.handle.read_range(start, self.size))
+        tail = bytes(self._handle.read_range(start, self.size))
 
         def read(offset: int, length: int) -> memoryview:
             nonlocal start, tail
             if offset < start:
-                tail = bytes(self.handle.read_range(offset, start)) + tail
+                tail = bytes(self._handle.read_range(offset, start)) + tail
                 start = offset
             return memoryview(tail)[offset - start : offset - start + length]
 
         self._trailer, self._end = decode_trailer(
-            self.size, read, self.handle.uri, with_header=False
+            self.size, read, self._handle.uri, with_header=False
         )
         count, size = len(self._trailer.blocks) // 4, self._trailer.block_bytes
         self._is_verified = np.zeros(count, np.bool_)
