@@ -27,7 +27,11 @@ from holdfast.backends.keyed.table import Identities, TableSpec
 from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.file_systems import file_system_for
-from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
+from holdfast.locations.handles import (
+    FileStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
 from holdfast.spark.subtask.local_files import FetchedStateHandle, FetchMeter
 from holdfast.testing import Faults, ManualClock, counting_file_system
 
@@ -149,7 +153,7 @@ def test_later_task_counts_its_own_requests(job: TablesJob, tmp_path: Path) -> N
     meters = []
     for number in (6, 5000):
         meters.append(FetchMeter(ManualClock(tick_ms=1)))
-        segments = {
+        segments: dict[str, StreamStateHandle] = {
             name: FetchedStateHandle.of(stream, meters[-1])
             for name, stream in handle.segments.items()
             if isinstance(stream, FileStateHandle)

@@ -271,9 +271,8 @@ def _print_statistics(all_subtasks: list[dict[str, Any]], *, subtasks: bool) -> 
     if not recorded:
         return
     print_line()
-    measures = _MEASURES
-    if any(subtask["fetch_requests"] for subtask in recorded):
-        measures += _FETCH_MEASURES
+    has_fetched = any(subtask["fetch_requests"] for subtask in recorded)
+    measures = (*_MEASURES, *(_FETCH_MEASURES if has_fetched else ()))
     if subtasks:
         rows = [
             {
