@@ -166,7 +166,8 @@ class PartialSegment:
     @contextmanager
     def without_requests(self) -> Iterator[list[Blocks]]:
         """Yield a list of the blocks that reads in the block miss; such a read returns zeros instead of fetching them."""
-        self._unread = unread = []
+        unread: list[Blocks] = []
+        self._unread = unread
         try:
             yield unread
         finally:
