@@ -13,9 +13,14 @@ from contracts.values import read
 
 from holdfast.backends.descriptors import MapStateDescriptor, ValueStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend
-from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy
+from holdfast.backends.keyed.segments import (
+    ColumnarStateTables,
+    MergePolicy,
+    write_canonical_tables,
+)
 from holdfast.backends.keyed.table import Identities, Operation, TableSpec
 from holdfast.backends.keys import KeyGroupRange, key_hash, xxhash64
+from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import crc32c
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.handles import SegmentsStateHandle
@@ -75,12 +80,11 @@ def manifest_of(handle: SegmentsStateHandle) -> dict[str, Any]:
 
 def trailer_of(segment: bytes) -> dict[str, Any]:
     assert struct.unpack_from(">8sI52s", segment) == (b"HOLDSEGM", 1, bytes(52))
-    checksum, length, version, magic = struct.unpack(">III8s", segment[-20:])
+    length, version, magic, checksum = struct.unpack(">II8sI", segment[-20:])
     assert (version, magic) == (1, b"HOLDSEGM")
     end = len(segment) - 20 - length
-    body = segment[end:-20]
-    assert checksum == crc32c(body)
-    trailer: dict[str, Any] = msgspec.msgpack.decode(body)
+    assert checksum == crc32c(segment[end:-4])
+    trailer: dict[str, Any] = msgspec.msgpack.decode(segment[end:-20])
     size = trailer["block_bytes"]
     blocks = [crc32c(segment[at : min(at + size, end)]) for at in range(0, end, size)]
     assert struct.pack(f">{len(blocks)}I", *blocks) == trailer["blocks"]
@@ -235,3 +239,64 @@ def test_side_tables_find_the_rows(handle: SegmentsStateHandle) -> None:
             )
     assert directories
     assert filters
+
+
+def check_tails(handle: SegmentsStateHandle) -> None:
+    """Check that each slice has the length of its segment's tail, which begins in a block with all side tables."""
+    for table in manifest_of(handle)["tables"].values():
+        for _, slices in table["runs"]:
+            for segment, *_, tail in slices:
+                content = read(handle.segments[segment])
+                trailer = trailer_of(content)
+                (length,) = struct.unpack(">I", content[-20:-16])
+                start = len(content) - 20 - length
+                side_tables = [
+                    section[kind]["place"][0]
+                    for kind in ("directory", "filter")
+                    for section in trailer["sections"]
+                    if kind in section
+                ]
+                ends = [sum(section["place"]) for section in trailer["sections"]]
+                order = [*ends, *side_tables, start]
+                assert order == sorted(order)
+                first = order[len(ends)]
+                if first < start:
+                    first -= first % trailer["block_bytes"]
+                assert tail == len(content) - first
+
+
+def test_tails_are_kept_by_restored_rescaled_and_canonical_tables(
+    handle: SegmentsStateHandle, memory_directory: str
+) -> None:
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("other")
+    access.initialize_base_locations_for_checkpoint()
+    numbers = itertools.count(1)
+
+    def stored_again(groups: KeyGroupRange, *handles: SegmentsStateHandle) -> SegmentsStateHandle:
+        tables = ColumnarStateTables(groups, handles, may_refer=False)
+        location = access.initialize_location_for_checkpoint(next(numbers))
+        (stored,) = tables.snapshot(1, location).run().state.managed_keyed
+        assert isinstance(stored, SegmentsStateHandle)
+        return stored
+
+    halves = [stored_again(KeyGroupRange(*groups), handle) for groups in ((0, 3), (4, 7))]
+    whole = stored_again(KeyGroupRange(0, 7), *halves)
+    location = access.initialize_location_for_checkpoint(next(numbers))
+    canonical = write_canonical_tables(whole, SnapshotStreams(location), now_ms=0)
+    for stored in (handle, *halves, whole, canonical):
+        check_tails(stored)
+
+
+def test_large_rows_are_in_smaller_blocks(memory_directory: str) -> None:
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    texts = TableSpec("texts", "value", KEY, pa.schema([("value", pa.string())]))
+    sizes = []
+    for number, length in enumerate([900, 1100], 1):
+        tables = ColumnarStateTables(KeyGroupRange(0, 7))
+        tables.table(texts).write(identities(range(50)), [pa.array(["x" * length] * 50)])
+        part = tables.snapshot(number, access.initialize_location_for_checkpoint(number))
+        (stored,) = part.run().state.managed_keyed
+        assert isinstance(stored, SegmentsStateHandle)
+        sizes += [trailer_of(read(stream))["block_bytes"] for stream in stored.segments.values()]
+    assert sizes == [65_536, 16_384]

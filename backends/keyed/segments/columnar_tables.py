@@ -120,12 +120,14 @@ class ColumnarStateTables:
             name: Compaction(table, self._policy, new=new, merged=merged, arena=arena).compact()
             for name, table in self._tables.items()
         }
+        tails: dict[str, int] = {}
         for segment in (new, merged):
             if segment.sections:
                 checksum = segment.finish()
                 self._store.add(segment.name, segment.buffers, checksum)
+                tails[segment.name] = segment.tail_bytes
         for name, manifest in manifests.items():  # nothing fails from here on
-            self._tables[name].commit(manifest)
+            self._tables[name].commit(manifest.with_tails(tails))
         captured = self._manifest()
         confirmed = self._confirmed.files
         new_names = captured.segments - confirmed.keys()

@@ -111,6 +111,8 @@ def _write_segment(
         if writer.sections:
             writer.finish()
             segments[writer.name] = finish_stream(streams, stream)
+            tails = {writer.name: writer.tail_bytes}
+            manifests = {name: table.with_tails(tails) for name, table in manifests.items()}
     return write_manifest(streams, encode_manifest(Manifest(manifests)), key_groups, segments)
 
 
