@@ -300,3 +300,32 @@ def test_large_rows_are_in_smaller_blocks(memory_directory: str) -> None:
         assert isinstance(stored, SegmentsStateHandle)
         sizes += [trailer_of(read(stream))["block_bytes"] for stream in stored.segments.values()]
     assert sizes == [65_536, 16_384]
+
+
+def test_rows_of_more_than_a_segment_are_cut_at_sort_keys(
+    memory_directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("compaction", "table_writer"):
+        monkeypatch.setattr(f"holdfast.backends.keyed.segments.{module}.MAX_SEGMENT_BYTES", 100_000)
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    texts = TableSpec("texts", "value", KEY, pa.schema([("value", pa.string())]))
+    expected = [f"text {n}" * (n % 9) for n in range(ROWS)]
+    sort_keys = np.array(range(ROWS), np.uint64) // np.uint64(1000) << np.uint64(47)
+    tables = ColumnarStateTables(KeyGroupRange(0, 7))
+    rows = Identities(sort_keys, identities(range(ROWS)).columns)
+    tables.table(texts).write(rows, [pa.array(expected)])
+    part = tables.snapshot(1, access.initialize_location_for_checkpoint(1))
+    (stored,) = part.run().state.managed_keyed
+    assert isinstance(stored, SegmentsStateHandle)
+    streams = SnapshotStreams(access.initialize_location_for_checkpoint(2))
+    for handle in (stored, write_canonical_tables(stored, streams, now_ms=0)):
+        ((_, slices),) = manifest_of(handle)["tables"]["texts"]["runs"]
+        edges = [(first, end) for _, _, first, end, *_ in slices]
+        assert len(edges) == len(handle.segments) == 6  # rows with a sort key stay together
+        assert [end for _, end in edges] == [*(first for first, _ in edges[1:]), 8 << 48]
+        (found,) = slices_of(handle, "texts")
+        assert sorted(row["value"] for row in found) == sorted(expected)
+        kinds = [column["kind"] for _, section in sections(handle) for column in section["columns"]]
+        assert kinds == ["<u8", "string", "string"] * 6
+        check_tails(handle)

@@ -10,7 +10,7 @@ from holdfast.backends.keyed.segments.checkpoint_files import (
     write_manifest,
 )
 from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
-from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegment
+from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegments
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Slice,
@@ -38,8 +38,8 @@ _Streams = Mapping[str, StreamStateHandle]
 class ColumnarStateTables:
     """Tables over segments that several checkpoints share. Used by one thread.
 
-    A segment is opened when it may have a requested row. A snapshot makes at most two segments, and merges a bounded
-    part of the rows.
+    A segment is opened when it may have a requested row. A snapshot makes at most two segments, unless they would be
+    larger than 64 MiB, and merges a bounded part of the rows.
 
     Arguments and errors are those of `open_tables`; also `InvalidRequestError` if two handles have rows of one key group
     or the directory is a URI, and `UnsupportedFormatError` for RocksDB's files. Copies of segments remain in the directory
@@ -113,7 +113,7 @@ class ColumnarStateTables:
 
     def sync_prepare_resources(self, checkpoint_id: int) -> "_CapturedTables":
         """Write recent writes to segments, merge, and capture the resulting tables."""
-        new, merged = NewSegment(), NewSegment()
+        new, merged = NewSegments(), NewSegments()
         arena = self._workspace.arena
         arena.reset()
         manifests = {
@@ -121,11 +121,10 @@ class ColumnarStateTables:
             for name, table in self._tables.items()
         }
         tails: dict[str, int] = {}
-        for segment in (new, merged):
-            if segment.sections:
-                checksum = segment.finish()
-                self._store.add(segment.name, segment.buffers, checksum)
-                tails[segment.name] = segment.tail_bytes
+        for segment in (*new.all, *merged.all):
+            checksum = segment.finish()
+            self._store.add(segment.name, segment.buffers, checksum)
+            tails[segment.name] = segment.tail_bytes
         for name, manifest in manifests.items():  # nothing fails from here on
             self._tables[name].commit(manifest.with_tails(tails))
         captured = self._manifest()

@@ -1,6 +1,6 @@
 """Compact a table for a snapshot: recent writes become a run, and some runs are merged.
 
-Merged rows live longer than recent writes, so each get a separate segment. Most batches merge everything that
+Merged rows live longer than recent writes, so each get separate segments. Most batches merge everything that
 they write, or nothing, and make one segment.
 """
 
@@ -14,7 +14,7 @@ from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
 from holdfast.backends.keyed.segments.manifest import END, Run, Slice, TableManifest
 from holdfast.backends.keyed.segments.merging import Arena, merge_in_chunks
 from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
-from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
+from holdfast.backends.keyed.segments.segment_writer import MAX_SEGMENT_BYTES, SegmentWriter
 from holdfast.locations.file_systems import BytesLike
 
 _MAX_SWEEP_BATCHES = 1024.0
@@ -118,16 +118,29 @@ class NewSegment(SegmentWriter):
         super().__init__(self.buffers.append)
 
 
+class NewSegments:
+    """Segments in progress, each written until the next rows would make it too large."""
+
+    def __init__(self) -> None:
+        self.all: list[NewSegment] = []
+
+    def writer_for(self, size: float) -> NewSegment:
+        """Return the segment for rows of this size in bytes."""
+        if not self.all or self.all[-1].size + size > MAX_SEGMENT_BYTES:
+            self.all.append(NewSegment())
+        return self.all[-1]
+
+
 class Compaction:
-    """The compaction of a table, into a segment for recent writes and one for merged rows; it doesn't change the table."""
+    """The compaction of a table, into segments for recent writes and for merged rows; it doesn't change the table."""
 
     def __init__(
         self,
         table: ColumnarTable,
         policy: MergePolicy,
         *,
-        new: NewSegment,
-        merged: NewSegment,
+        new: NewSegments,
+        merged: NewSegments,
         arena: Arena,
     ) -> None:
         self._table = table
@@ -167,8 +180,8 @@ class Compaction:
         """Write recent writes, if there are some, as a separate run."""
         if rows is None:
             return ()
-        slice_ = self._write(self._new, rows, is_bottom=not self._old.runs)
-        return (Run(self._policy.level(rows.size, self._flush), (slice_,)),)
+        slices = self._write(self._new, rows, self._table.sort_keys, is_bottom=not self._old.runs)
+        return (Run(self._policy.level(rows.size, self._flush), slices),)
 
     def _merge_runs(self, rows: SortedRows | None, first: int, end: int) -> tuple[Run, ...]:
         """Merge the runs from `first` up to `end` into one; return all runs. The recent writes, if any, are number 0."""
@@ -181,8 +194,10 @@ class Compaction:
         )
         runs = [*newer, *old[:first]]
         if merged.rows:
-            slice_ = self._write(self._merged, merged, is_bottom=end == len(old))
-            runs.append(Run(self._policy.level(merged.size, self._flush), (slice_,)))
+            slices = self._write(
+                self._merged, merged, self._table.sort_keys, is_bottom=end == len(old)
+            )
+            runs.append(Run(self._policy.level(merged.size, self._flush), slices))
         return (*runs, *old[end:])
 
     def _sweep(self) -> TableManifest:
@@ -218,8 +233,7 @@ class Compaction:
             ]
             level = run.level
             if run is swept[-1] and merged.rows:
-                written = self._write(self._merged, merged, is_bottom=True)
-                slices.append(msgspec.structs.replace(written, first=low, end=high))
+                slices += self._write(self._merged, merged, (low, high), is_bottom=True)
                 slices.sort(key=lambda slice_: slice_.first)
                 level = _BOTTOM_LEVEL
             if slices:
@@ -276,11 +290,26 @@ class Compaction:
         spec, now_ms = self._table.spec, self._table.now_ms()
         return merge_in_chunks(ranges, spec, self._arena, is_bottom=is_bottom, now_ms=now_ms)
 
-    def _write(self, segment: NewSegment, rows: SortedRows, *, is_bottom: bool) -> Slice:
-        """Add a section with the rows; return a slice of the whole section."""
+    def _write(
+        self,
+        segments: NewSegments,
+        rows: SortedRows,
+        sort_keys: tuple[int, int],
+        *,
+        is_bottom: bool,
+    ) -> tuple[Slice, ...]:
+        """Write the rows, which are all rows of a range of sort keys; return slices of the range."""
         spec = self._table.spec
-        number = segment.add_section(
-            spec.name, rows.sort_keys, rows.columns(spec), has_filter=not is_bottom
-        )
-        first, end = self._table.sort_keys
-        return Slice(segment.name, number, first, end, rows.rows, rows.size / rows.rows, self._spec)
+        first, end = sort_keys
+        slices: list[Slice] = []
+        for part in rows.split(rows.rows, MAX_SEGMENT_BYTES):
+            segment = segments.writer_for(part.size)
+            number = segment.add_section(
+                spec.name, part.sort_keys, part.columns(spec), has_filter=not is_bottom
+            )
+            if slices:
+                first = int(part.sort_keys[0])
+                slices[-1] = msgspec.structs.replace(slices[-1], end=first)
+            row_bytes = part.size / part.rows
+            slices.append(Slice(segment.name, number, first, end, part.rows, row_bytes, self._spec))
+        return tuple(slices)

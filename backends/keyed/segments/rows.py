@@ -7,7 +7,9 @@
 `merging` merges ranges of several sources.
 """
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias, cast
@@ -103,6 +105,21 @@ class SortedRows:
             [cut(column, first, end) for column in self.ids],
             self.values_between(first, end),
         )
+
+    def split(self, max_rows: int, max_bytes: float) -> "Iterator[SortedRows]":
+        """Split the rows into parts of about equal numbers of rows; rows with equal sort keys stay together.
+
+        A part has more rows or bytes than the maximum only if rows have equal sort keys or very different sizes.
+        """
+        parts = max(-(-self.rows // max_rows), math.ceil(self.size / max_bytes), 1)
+        if parts == 1:
+            yield self
+            return
+        at = np.arange(1, parts) * self.rows // parts
+        inner = self.sort_keys.searchsorted(self.sort_keys.take(at))
+        for first, end in itertools.pairwise([0, *np.unique(inner).tolist(), self.rows]):
+            if first < end:
+                yield self.cut(first, end)
 
     def columns(self, spec: TableSpec) -> list[tuple[pa.Field, pa.Array]]:
         """Return the columns of a section of the table, without the sort keys."""

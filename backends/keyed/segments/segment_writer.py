@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -35,6 +36,9 @@ from holdfast.backends.keyed.table import SortKeys
 from holdfast.locations.checksums import Checksum, ChecksumBuilder
 from holdfast.locations.file_systems import BytesLike
 
+MAX_SEGMENT_BYTES = 64 << 20
+"""Sections that would make a segment larger than this are written to the next one, if the segment has others already."""
+
 _MIN_ROWS_FOR_BOTH = 32 * MIN_ROWS
 """A section with a filter and at least this many rows also has a directory."""
 
@@ -60,10 +64,6 @@ class SegmentWriter:
         self._sections: list[SectionPlace] = []
         self._directories: dict[int, Directory] = {}  # by section
         self._filters: dict[int, Filter] = {}
-
-    @property
-    def sections(self) -> int:
-        return len(self._sections)
 
     def add_section(
         self,
@@ -165,8 +165,17 @@ class SegmentWriter:
 
 
 def _without_offset(array: pa.Array) -> pa.Array:
-    """Return the array in its own buffers: Arrow would copy a slice, and its places would be unknown."""
-    return pa.concat_arrays([array]) if array.offset else array
+    """Return the array in its own buffers: Arrow would copy parts of a slice, whose places would be unknown."""
+    if not array.offset:
+        return array
+    width = TEXT_KINDS.get(str(array.type))
+    if width is None or array.null_count:
+        return pa.concat_arrays([array])
+    _, at, text = array.buffers()
+    offsets = np.frombuffer(at, f"<i{width}", len(array) + 1, array.offset * width)
+    first, end = int(offsets[0]), int(offsets[-1])
+    buffers = [None, pa.py_buffer(offsets - first), text and text.slice(first, end - first)]
+    return pa.Array.from_buffers(array.type, len(array), buffers)
 
 
 class _Sink:
