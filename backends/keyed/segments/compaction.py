@@ -249,18 +249,17 @@ class Compaction:
         """Return the sort key up to which the runs have about `budget` bytes from `low` on."""
         high = self._step_end_by_largest(runs, low, budget)
         while True:  # the rows of other runs may be distributed differently
-            ranges = [
-                (self._table.open_slice(slice_).row_range(), slice_.row_bytes)
+            sized = [
+                (self._table.open_slice(slice_).sort_keys(), slice_.row_bytes)
                 for run in runs
                 if (within := run.within(low, high)) is not None
                 for slice_ in within.slices
             ]
-            size = sum(range_.rows * row_bytes for range_, row_bytes in ranges)
+            size = sum(len(sort_keys) * row_bytes for sort_keys, row_bytes in sized)
             if size <= _MAX_BUDGET_SHARE * budget:
                 return high
-            largest, _ = max(ranges, key=lambda sized: sized[0].rows * sized[1])
-            row = largest.first + int(largest.rows * budget / size)
-            high = max(low + 1, int(largest.source.sort_keys[row]))
+            largest, _ = max(sized, key=lambda each: len(each[0]) * each[1])
+            high = max(low + 1, int(largest[int(len(largest) * budget / size)]))
             if high == low + 1:
                 return high
 
@@ -270,13 +269,13 @@ class Compaction:
         left = budget * largest.size / sum(run.size for run in runs)
         within = largest.within(low, END)
         for slice_ in within.slices if within else ():
-            range_ = self._table.open_slice(slice_).row_range()
-            if range_.rows * slice_.row_bytes > left:
-                row = range_.first + max(1, int(left / slice_.row_bytes))
-                if row >= range_.end:
+            sort_keys = self._table.open_slice(slice_).sort_keys()
+            if len(sort_keys) * slice_.row_bytes > left:
+                row = max(1, int(left / slice_.row_bytes))
+                if row >= len(sort_keys):
                     return slice_.end
-                return max(low + 1, int(range_.source.sort_keys[row]))
-            left -= range_.rows * slice_.row_bytes
+                return max(low + 1, int(sort_keys[row]))
+            left -= len(sort_keys) * slice_.row_bytes
         return self._table.sort_keys[1]
 
     def _level(self, run: Run) -> int:

@@ -181,6 +181,10 @@ class SectionRows:
     def advise(self, lookups: int) -> None:
         self._section.advise(lookups)
 
+    def keys_between(self, first: int, end: int) -> SortKeys:
+        """Return the sort keys with `first` <= sort key < `end`; read few others, if possible."""
+        return self._section.keys_between(first, end)[1]
+
     def values_at(self, rows: Rows) -> list[Column]:
         return self._migrate([take(self._column(field), rows) for field in self._values])
 
@@ -255,6 +259,13 @@ class OpenSlice:
     first: int = 0
     end: int = END
     deleted_up_to_ms: int = MIN_TIME_MS
+
+    def sort_keys(self) -> SortKeys:
+        """Return the sort keys of the rows; read no other columns, unless there are deleted timers."""
+        if self.deleted_up_to_ms == MIN_TIME_MS and isinstance(self.source, SectionRows):
+            return self.source.keys_between(self.first, self.end)
+        rows = self.row_range()
+        return rows.source.sort_keys[rows.first : rows.end]
 
     def row_range(self) -> RowRange:
         """Return the rows; a copy if there are deleted timers."""
