@@ -111,9 +111,9 @@ class SortedRows:
 
         A part has more rows or bytes than the maximum only if rows have equal sort keys or very different sizes.
         """
-        parts = max(-(-self.rows // max_rows), math.ceil(self.size / max_bytes), 1)
-        if parts == 1:
-            yield self
+        parts = max(-(-self.rows // max_rows), math.ceil(self.size / max_bytes))
+        if parts <= 1:
+            yield from [self] if self.rows else []
             return
         at = np.arange(1, parts) * self.rows // parts
         inner = self.sort_keys.searchsorted(self.sort_keys.take(at))
