@@ -1,8 +1,8 @@
 """The interface of a store: the operations that a storage needs of a file system.
 
 Every store implements `FileSystem`. An `ExclusiveFileSystem` can also create a file atomically only if its name
-is free; only such stores keep two drivers apart. A `LinkingFileSystem` can add a file of this machine's disk
-without copying it.
+is free; only such stores keep two drivers apart. A `RangedFileSystem` reads a part of a file with one request. A
+`LinkingFileSystem` can add a file of this machine's disk without copying it.
 """
 
 import io
@@ -157,6 +157,18 @@ class ExclusiveFileSystem(FileSystem, Protocol):
         The names of all files committed in the same directory before become durable first.
 
         Raises `CheckpointConflictError` if the name is taken, `OutcomeUnknownError` if the store did not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class RangedFileSystem(FileSystem, Protocol):
+    """A store that reads a part of a file with one request, without opening the file first."""
+
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        """Return the bytes from `start` up to `end`; fewer if the file ends before.
+
+        Raises `CheckpointNotFoundError`.
         """
         ...
 

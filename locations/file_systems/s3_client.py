@@ -145,7 +145,7 @@ def client_options(settings: S3Settings) -> dict[str, Any]:
         "connect_timeout": settings.connect_timeout,
         "read_timeout": settings.read_timeout,
         "tcp_keepalive": True,
-        "max_pool_connections": max(32, 2 * settings.concurrency),
+        "max_pool_connections": max(64, 2 * settings.concurrency),
         "s3": {"addressing_style": "path" if settings.path_style_access else "auto"},
         # Each request names its checksum itself.
         "request_checksum_calculation": "when_required",

@@ -13,15 +13,17 @@ from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
 from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegments
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
-    Slice,
     StoredSpec,
     TableManifest,
     encode_manifest,
 )
 from holdfast.backends.keyed.segments.merging import sort_key_range
-from holdfast.backends.keyed.segments.section import Section
-from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.backends.keyed.segments.segment_store import SegmentStore, Workspace
+from holdfast.backends.keyed.segments.partial_segment import FetchPolicy
+from holdfast.backends.keyed.segments.segment_store import (
+    OpenSegment,
+    SegmentStore,
+    Workspace,
+)
 from holdfast.backends.keyed.segments.table_reader import read_manifest
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
@@ -53,6 +55,7 @@ class ColumnarStateTables:
         *,
         directory: str | None = None,
         policy: MergePolicy | None = None,
+        fetch_policy: FetchPolicy | None = None,
         workspace: Workspace | None = None,
         may_refer: bool = True,
     ) -> None:
@@ -64,9 +67,12 @@ class ColumnarStateTables:
         self.key_groups = key_groups
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()
-        self._restored = dict(read_manifest(handles, key_groups).tables)
+        restored = read_manifest(handles, key_groups)
+        self._restored = dict(restored.tables)
         streams = {name: file for handle in handles for name, file in handle.segments.items()}
-        self._store = SegmentStore(directory, self._workspace, streams)
+        self._store = SegmentStore(
+            directory, self._workspace, streams, restored.tails, fetch_policy or FetchPolicy()
+        )
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
         self._confirmed = ConfirmedFiles[_Streams](streams if may_refer else {})
@@ -86,7 +92,7 @@ class ColumnarStateTables:
         table = ColumnarTable(
             spec,
             manifest,
-            open_section=self._open_section,
+            segments=self._store,
             sort_keys=sort_key_range(self.key_groups),
             now_ms=lambda: self._now_ms,
             migration=migration,
@@ -172,14 +178,6 @@ class ColumnarStateTables:
         used = self._manifest().segments | self._confirmed.files.keys()
         self._store.discard(self._store.names - used.union(*self._confirmed.pending.values()))
 
-    def _open_section(self, slice_: Slice) -> Section:
-        segment = self._store.segment(slice_.segment)
-        section = segment.section(slice_.section)
-        if section.table not in self._tables:
-            message = f"section {slice_.section} belongs to table {section.table!r}"
-            raise segment.corrupted_error(message)
-        return section
-
 
 @dataclass(slots=True)
 class _CapturedTables:
@@ -187,7 +185,7 @@ class _CapturedTables:
 
     checkpoint_id: int
     manifest: Manifest
-    segments: dict[str, Segment]
+    segments: dict[str, OpenSegment]
     confirmed: _Streams
 
     def release(self) -> None:

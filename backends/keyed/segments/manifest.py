@@ -296,11 +296,18 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
     tables: dict[str, TableManifest]
 
     @cached_property
+    def tails(self) -> dict[str, int]:
+        """The lengths of the tails of all segments that have rows of the tables, by name."""
+        return {
+            slice_.segment: slice_.tail_bytes
+            for table in self.tables.values()
+            for slice_ in table.slices()
+        }
+
+    @cached_property
     def segments(self) -> frozenset[str]:
         """The names of all segments that have rows of the tables."""
-        return frozenset(
-            slice_.segment for table in self.tables.values() for slice_ in table.slices()
-        )
+        return frozenset(self.tails)
 
     def within(self, first: int, end: int) -> "Manifest":
         """Restrict the tables to a range of sort keys, without reading a segment."""

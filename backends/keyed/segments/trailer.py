@@ -145,6 +145,8 @@ def decode_trailer(
 ) -> tuple[Trailer, int]:
     """Read the trailer of a segment of `size` bytes; return it, and its offset. `read` takes an offset and a length.
 
+    Only the end of the segment is read: the trailer's checksums cover the header, too.
+
     Raises:
         CheckpointCorruptedError: The bytes are not a segment, were cut or changed, or have invalid numbers.
         UnsupportedFormatError: The version is another one.

@@ -16,6 +16,7 @@ from holdfast.locations.file_systems.object_store.settings import ObjectStoreSet
 from holdfast.locations.file_systems.object_store.streams import (
     ObjectInputStream,
     ObjectOutputStream,
+    read_range,
 )
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus
 from holdfast.locations.file_systems.retrying import Retrier, RetryPolicy
@@ -60,6 +61,9 @@ class ObjectStoreFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         return cast("BinaryIO", ObjectInputStream(self._object(uri)))
+
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        return read_range(self._object(uri), start, end)
 
     def publish(self, uri: str, data: bytes, /) -> None:
         self._object(uri).put_if_free(data)
