@@ -324,8 +324,8 @@ def test_rows_of_more_than_a_segment_are_cut_at_sort_keys(
         edges = [(first, end) for _, _, first, end, *_ in slices]
         assert len(edges) == len(handle.segments) == 6  # rows with a sort key stay together
         assert [end for _, end in edges] == [*(first for first, _ in edges[1:]), 8 << 48]
-        (found,) = slices_of(handle, "texts")
-        assert sorted(row["value"] for row in found) == sorted(expected)
+        (rows_of_run,) = slices_of(handle, "texts")
+        assert sorted(row["value"] for row in rows_of_run) == sorted(expected)
         kinds = [column["kind"] for _, section in sections(handle) for column in section["columns"]]
         assert kinds == ["<u8", "string", "string"] * 6
         check_tails(handle)
