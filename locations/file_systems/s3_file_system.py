@@ -195,7 +195,15 @@ class S3Objects:
 
 
 class S3FileSystem(S3Objects):
-    """Objects that can be published, by conditional PUT."""
+    """Objects that can be published, by conditional PUT, and copied by the store, up to 5 GiB."""
+
+    def copy(self, source: str, uri: str, /) -> None:
+        copied = self._object(source)
+        self._object(uri).request(
+            "copy_object",
+            CopySource={"Bucket": copied.bucket, "Key": copied.key},
+            **self.settings.write_parameters(),
+        )
 
     def publish(self, uri: str, data: bytes, /) -> None:
         target = self._object(uri)

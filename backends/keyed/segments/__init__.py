@@ -41,6 +41,7 @@ from holdfast.backends.keyed.segments.block_cache import BlockCache
 from holdfast.backends.keyed.segments.checkpoint_files import (
     ConfirmedFiles,
     finish_stream,
+    handle_of_files,
     new_segment_name,
     write_manifest,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "check_disjoint",
     "encode_manifest",
     "finish_stream",
+    "handle_of_files",
     "new_segment_name",
     "open_table",
     "read_manifest",

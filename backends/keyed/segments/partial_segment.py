@@ -137,6 +137,10 @@ class PartialSegment:
     def is_changed(self) -> bool:
         return self._bytes.is_changed()
 
+    def fetch_from(self, handle: FileStateHandle) -> None:
+        """Fetch missing blocks from a copy of the file from now on."""
+        self._handle = handle
+
     def advise(self, *, sequential: bool) -> None:
         """Do nothing: only requested blocks are fetched."""
 

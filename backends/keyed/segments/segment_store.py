@@ -142,6 +142,24 @@ class SegmentStore:
         """The names of all segments that are open or can be fetched."""
         return self._segments.keys() | self._streams.keys()
 
+    def files(self, names: Iterable[str]) -> dict[str, FileStateHandle]:
+        """Return the stored files of segments, of those that have one."""
+        streams = {name: self._streams.get(name) for name in names}
+        return {name: file for name, file in streams.items() if isinstance(file, FileStateHandle)}
+
+    def open_segments(self, names: Iterable[str]) -> dict[str, OpenSegment]:
+        """Return the segments that are open, of those with these names."""
+        return {name: self._segments[name] for name in names if name in self._segments}
+
+    def fetch_from(self, streams: Mapping[str, StreamStateHandle]) -> None:
+        """Fetch stored segments from these streams from now on, which have copies of them."""
+        for name, stream in streams.items():
+            if name in self._streams:
+                self._streams[name] = stream
+                segment = self._segments.get(name)
+                if isinstance(segment, PartialSegment) and isinstance(stream, FileStateHandle):
+                    segment.fetch_from(stream)
+
     def segment(self, name: str) -> OpenSegment:
         """Return a segment.
 
@@ -161,7 +179,9 @@ class SegmentStore:
             segment = self._open(name)
             self._keep(segment)
         stream = self._stored_file(name)
-        if stream is not None and isinstance(segment, Segment) and self._directory is not None:
+        if stream is not None and isinstance(segment, PartialSegment):
+            segment.fetch_from(stream)  # it may have been opened from the file of another job
+        elif stream is not None and isinstance(segment, Segment) and self._directory is not None:
             segment.fetch_if_corrupt(partial(self._fetch_again, name, stream))
         self._segments[name] = segment
         return segment

@@ -12,7 +12,11 @@ from contextlib import closing
 import msgspec
 import numpy as np
 
-from holdfast.backends.keyed.segments.checkpoint_files import finish_stream, write_manifest
+from holdfast.backends.keyed.segments.checkpoint_files import (
+    finish_stream,
+    handle_of_files,
+    write_manifest,
+)
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Run,
@@ -108,8 +112,9 @@ def _write_segments(
     with closing(_NewSegments(streams)) as segments:
         tables = write(segments)
         segments.finish()
-    manifest = Manifest({name: table.with_tails(segments.tails) for name, table in tables.items()})
-    return write_manifest(streams, encode_manifest(manifest), key_groups, segments.handles)
+    content = Manifest({name: table.with_tails(segments.tails) for name, table in tables.items()})
+    manifest = write_manifest(streams, encode_manifest(content))
+    return handle_of_files(manifest, key_groups, segments.handles)
 
 
 class _NewSegments:

@@ -68,6 +68,15 @@ class ObjectStoreFileSystem:
     def publish(self, uri: str, data: bytes, /) -> None:
         self._object(uri).put_if_free(data)
 
+    def copy(self, source: str, uri: str, /) -> None:
+        from obstore import copy  # noqa: PLC0415  # optional
+
+        origin, target = self._object(source), self._object(uri)
+        if origin.bucket is not target.bucket:
+            message = "the store can copy only files of the same bucket or container"
+            raise InvalidRequestError(message, source, kind="location")
+        target.request("copy", lambda store, key: copy(store, origin.key, key))
+
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         from obstore import list_with_delimiter  # noqa: PLC0415  # optional
 
