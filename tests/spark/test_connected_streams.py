@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jobs.both_sides import Batch, both_sides
 from jobs.job import Job, keyed_stream, run_keyed
 from jobs.keyed_subtasks import KeyedSubtasks
+from jobs.session import ROCKSDB, session_with
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -127,71 +127,54 @@ def test_each_pair_is_emitted_once_over_restarts_and_rescaling(job: Job) -> None
     assert sorted(pairs) == sorted(expected)
 
 
-@pytest.mark.exhaustive  # sixteen queries for each kind of join
+@pytest.mark.exhaustive  # six queries of ten batches
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
-def test_joined_rows_equal_those_of_spark(spark: SparkSession, how: How) -> None:
+def test_joined_rows_equal_those_of_spark(job: Job, how: How) -> None:
     numbers = random.Random(how)
+    # In a full outer join of streams null equals null for Spark, which is not so in SQL and in its other joins.
+    key = "id % 2" if how == "full" else "nullif(id % 3, 2)"
     now = 100
-    with both_sides(spark) as (native, ours, _):
+    for batch in range(10):
+        now += numbers.randrange(20, 80)
+        times = [now - numbers.randrange(60) for _ in range(numbers.choice([1, 5, 20]))]
+        # The watermark passes all rows before the last batches.
+        job.feed_at(*(1000 * time for time in [*times, now + 1000 * (batch > 6)]))
 
-        def streams(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-            first = rows.where("ops = 'a'").select("k", "ts", F.col("ms").alias("n"))
-            second = rows.where("ops = 'b'").selectExpr("k as k2", "ts as ts2", "ms as m")
-            return first, second
+    def streams() -> tuple[DataFrame, DataFrame]:
+        rows = job.stream().selectExpr(f"{key} as k", "id", "at")
+        rows = rows.withWatermark("at", "30 milliseconds")
+        first = rows.where("id % 4 > 0")
+        other = job.stream().selectExpr(f"{key} as k2", "id as id2", "at as at2")
+        return first, other.withWatermark("at2", "30 milliseconds").where("id2 % 5 > 0")
 
-        def spark_writer(seen: list[str]) -> Any:
-            first, second = streams(native.rows)
-            times = "ts2 >= ts - interval 10 milliseconds and ts2 <= ts + interval 20 milliseconds"
-            joined = first.join(second, F.expr(f"k = k2 and {times}"), how)
-            return joined.writeStream.foreachBatch(taker(seen))
+    first, second = streams()
+    interval = "at2 >= at - interval 10 milliseconds and at2 <= at + interval 20 milliseconds"
+    native = first.join(second, F.expr(f"k = k2 and {interval}"), how)
+    seen: list[Any] = []
 
-        def our_writer(seen: list[str]) -> Any:
-            first, second = streams(ours.rows)
-            by_key = keyed(first, "k", uid="join", parallelism=1 + batch_number % 3)
-            joined = by_key.connect(second, "k2").interval_join(
-                time="ts",
-                other_time="ts2",
-                lower=timedelta(milliseconds=-10),
-                upper=timedelta(milliseconds=20),
-                how=how,
-            )
-            operator, take = joined.operator, taker(seen)
-
-            def process(rows: DataFrame, batch_id: int) -> None:
-                take(operator.apply(rows), batch_id)
-
-            return joined.rows.writeStream.foreachBatch(stateful_query(process, operator))
-
-        totals: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-        for batch_number in range(8):
-            now += numbers.randrange(5, 60)
-            rows = [some_row(numbers, now) for _ in range(numbers.choice([1, 5, 10]))]
-            # The watermark passes all rows before the last batches.
-            rows += [{"k": "", "ms": now + 1000 * (batch_number > 4), "ops": ops} for ops in "ab"]
-            batch = Batch(rows, now)
-            for total, side, writer in zip(
-                totals, (native, ours), (spark_writer, our_writer), strict=True
-            ):
-                out, _ = side.run(batch, writer)
-                total.update(out)
-        assert {row for row in totals[1] if "1" in row}
-        assert totals[1] == totals[0]
-
-
-def some_row(numbers: random.Random, now: int) -> dict[str, Any]:
-    time = now - numbers.randrange(60)
-    return {"k": numbers.choice([None, "a", "b", "ü"]), "ms": time, "ops": numbers.choice("ab")}
-
-
-def taker(seen: list[str]) -> Any:
     def take(rows: DataFrame, _: int) -> None:
-        seen.extend(str(tuple(row)) for row in rows.select("k", "n", "k2", "m").collect())
+        seen.extend(tuple(row) for row in rows.collect())
 
-    return take
+    with session_with(job.spark, ROCKSDB):
+        writer = native.writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(job.directory / "native"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    first, second = streams()
+    joined = keyed(first, "k", uid="join", parallelism=2).connect(second, "k2")
+    ours = joined.interval_join(
+        time="at",
+        other_time="at2",
+        lower=timedelta(milliseconds=-10),
+        upper=timedelta(milliseconds=20),
+        how=how,
+    )
+    out = [row for rows in run_keyed(job, ours).values() for row in rows]
+    assert Counter(out) == Counter(seen)
+    assert len(seen) > 20
 
 
 def test_late_rows_of_both_streams_are_a_side_output(job: Job) -> None:
-    for moments in ([0, 10 * S], [20 * S], [15 * S, 21 * S]):
+    for moments in ([0, 10 * S], [20 * S], [5 * S, 21 * S]):
         job.feed_at(*moments)
     first = job.stream().selectExpr("1 as key", "id", "at").withWatermark("at", "0 seconds")
     by_key = keyed(first, "key", uid="join", parallelism=2, late_rows=True)
