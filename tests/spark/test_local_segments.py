@@ -13,7 +13,7 @@ from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
 from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.backends.keyed.segments.segment_store import SegmentStore
+from holdfast.backends.keyed.segments.segment_store import OpenSegment, SegmentStore
 from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.settings import StateSettings
@@ -246,17 +246,35 @@ def test_old_files_of_killed_tasks_are_deleted(host: Host) -> None:
     now_s = segments.clock.now_ms() / 1000
     left = {
         name: Path(segments.directory) / name
-        for name in ("0" * 32, "1" * 32, "a.inprogress", "b.inprogress", "7.1", "8.1")
+        for name in (
+            *("0" * 32, "1" * 32, "0" * 32 + ".partial", "1" * 32 + ".partial"),
+            *("a.inprogress", "b.inprogress", "7.1", "8.1"),
+        )
     }
     for path in left.values():
         path.write_text("")
-    for name in ("0" * 32, "a.inprogress", "7.1"):
-        os.utime(left[name], (now_s - 100_000,) * 2)
-    for name in ("1" * 32, "b.inprogress", "8.1"):
-        os.utime(left[name], (now_s,) * 2)
+    for path in list(left.values())[::2]:
+        os.utime(path, (now_s - 100_000,) * 2)
+    for path in list(left.values())[1::2]:
+        os.utime(path, (now_s,) * 2)
     segments.finish(host.names())
-    assert [path.exists() for path in left.values()] == [False, True] * 3
+    assert [path.exists() for path in left.values()] == [False, True] * 4
     host.run()
+
+
+def test_holes_of_sparse_copies_do_not_count(host: Host) -> None:
+    host.run()
+    host.max_bytes = sum(path.stat().st_size for path in host.files()) + 20_000
+    segments = local_segments(host)
+    sparse = Path(segments.directory) / ("0" * 32 + ".partial")
+    with sparse.open("wb") as file:
+        file.truncate(1 << 30)
+        file.write(b"block")
+    now_s = segments.clock.now_ms() / 1000
+    os.utime(sparse, (now_s,) * 2)
+    segments.finish(host.names() | {"0" * 32})
+    assert sparse.exists()
+    assert {path.name for path in host.copies()} == host.names()
 
 
 def test_directory_in_use_is_not_stale(host: Host) -> None:
@@ -278,10 +296,11 @@ def test_damaged_copy_is_fetched_again(host: Host) -> None:
 
 
 def test_full_disk_does_not_fail_a_batch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: str) -> str:
+    def full(*_: object) -> str:
         raise OSError(28, "no room")
 
     monkeypatch.setattr("holdfast.backends.keyed.segments.segment_store.replace_file", full)
+    monkeypatch.setattr("holdfast.backends.keyed.segments.sparse_bytes.os.pwrite", full)
     for _ in range(3):
         host.run()
     assert not host.copies()
@@ -292,7 +311,7 @@ def test_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.Mon
     opened: list[str] = []
     segment_of = SegmentStore.segment
 
-    def segment(store: SegmentStore, name: str) -> Segment:
+    def segment(store: SegmentStore, name: str) -> OpenSegment:
         opened.append(name)
         return segment_of(store, name)
 

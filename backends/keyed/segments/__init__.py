@@ -16,6 +16,7 @@ the bytes; each calls those below it:
     compaction        the runs that a snapshot writes and merges, by a policy
     columnar_table    one table: recent writes over runs, each slice an `OpenSlice` over `SectionRows` of a `Segment`
     lookup            the rows of many identities, found in one pass over the runs
+    cold_reads        the blocks that a batch needs of slices that are only partly on this host
     segment_store     open segments: mapped files, fetched on demand; the workspace that a worker keeps
     table_writer      writes tables whole into one segment: heap snapshots, canonical savepoints
     table_reader      reads manifests, and tables without keeping segments
@@ -24,6 +25,8 @@ the bytes; each calls those below it:
     rows              rows in memory or of a section, and the ranges of them that are merged
     manifest          tables, runs, slices and stored specifications
     block_cache       verified blocks of stored segments, for several reads
+    partial_segment   a segment in storage, and the blocks of it that the host has
+    sparse_bytes      bytes that arrive out of order, in a sparse file or in memory
     segment           a segment in memory, in a mapped file, or in storage
     segment_writer    writes a segment
     section           columns of a section, whole or in part
@@ -37,6 +40,7 @@ from holdfast.backends.keyed.segments.block_cache import BlockCache
 from holdfast.backends.keyed.segments.checkpoint_files import (
     ConfirmedFiles,
     finish_stream,
+    handle_of_files,
     new_segment_name,
     write_manifest,
 )
@@ -51,6 +55,7 @@ from holdfast.backends.keyed.segments.manifest import (
     resolve_migration,
 )
 from holdfast.backends.keyed.segments.merging import sort_key_range
+from holdfast.backends.keyed.segments.partial_segment import FetchPolicy
 from holdfast.backends.keyed.segments.rows import SortedRows, take_rows
 from holdfast.backends.keyed.segments.segment_store import Workspace
 from holdfast.backends.keyed.segments.table_reader import (
@@ -68,6 +73,7 @@ __all__ = [
     "BlockCache",
     "ColumnarStateTables",
     "ConfirmedFiles",
+    "FetchPolicy",
     "MergePolicy",
     "RestoredTable",
     "RocksDBManifestError",
@@ -78,6 +84,7 @@ __all__ = [
     "check_disjoint",
     "encode_manifest",
     "finish_stream",
+    "handle_of_files",
     "new_segment_name",
     "open_table",
     "read_manifest",

@@ -19,6 +19,9 @@ from holdfast.locations.file_systems import BytesLike
 
 _MAX_SWEEP_BATCHES = 1024.0
 _MIN_SWEEP_STEPS = 64
+_MAX_POSTPONED_BATCHES = 64
+"""A step of the sweep waits for up to this many batches until its segments are on this host, so that no batch fetches them."""
+
 _BOTTOM_LEVEL = 99
 _NEW_FLUSH_WEIGHT = 0.2
 _MAX_BUDGET_SHARE = 1.25
@@ -176,6 +179,7 @@ class Compaction:
         ranges = [] if first or rows is None else [RowRange.whole(rows)]
         newer = self._write_recent(rows) if first else ()
         first, end = max(0, first - shift), end - shift  # from here on among the old runs
+        self._table.fetch_all(old[first:end])
         merged = self._merge(
             [*ranges, *self._open_ranges(old[first:end])], is_bottom=end == len(old)
         )
@@ -200,10 +204,14 @@ class Compaction:
         budget = policy.step_bytes(total, earned)
         if credit < min(budget, total):
             return msgspec.structs.replace(old, credit=credit)
+        patience = _MAX_POSTPONED_BATCHES * earned
+        if credit < budget + patience and not self._table.is_local(swept):
+            return msgspec.structs.replace(old, credit=credit)
         start, end = self._table.sort_keys
         low = old.cursor if start <= old.cursor < end else start
         high = self._step_end(swept, low, budget)
         within = [step for run in swept if (step := run.within(low, high)) is not None]
+        self._table.fetch_all(within)
         ranges = self._open_ranges(within)
         merged = self._merge(ranges, is_bottom=True)
         row_bytes = merged.size / merged.rows if merged.rows else 32

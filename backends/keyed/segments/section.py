@@ -87,6 +87,14 @@ class Section:
         """Length in bytes, without side tables."""
         return self._place.place[1]
 
+    @property
+    def segment(self) -> SectionBytes:
+        return self._segment
+
+    @property
+    def place(self) -> SectionPlace:
+        return self._place
+
     def has(self, name: str) -> bool:
         return name in self._by_name
 
@@ -130,22 +138,27 @@ class Section:
         start, stop = np.searchsorted(keys, np.array([first, end], np.uint64)).tolist()
         return low + start, keys[start:stop]
 
+    def column_place(self, name: str, type: pa.DataType) -> ColumnPlace:
+        """Return the place of a column. Raises `CheckpointCorruptedError` if it is missing or has another type."""
+        place = self._by_name.get(name)
+        if place is None:
+            raise self._section_error(f"has no column {name!r}")
+        if place.kind not in (ARROW_KIND, column_kind(type)):
+            raise self._type_error(name, place.kind, type)
+        return place
+
     def column_between(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
         """Return the rows from `first` up to `end` of a column; read no others, if possible.
 
         Raises `CheckpointCorruptedError` if a block is corrupt, or the column is missing or has another type.
         """
-        place = self._by_name.get(name)
-        if place is None:
-            raise self._section_error(f"has no column {name!r}")
+        place = self.column_place(name, type)
         if first == end:
             return from_arrow(pa.array([], type))
         if place.kind == ARROW_KIND:
             if 2 * (end - first) <= self.rows and self._batch is None:
                 return self._read_partially(name, type, first, end)
             return cut(self._read_by_arrow(name, type), first, end)
-        if place.kind != column_kind(type):
-            raise self._type_error(name, place.kind, type)
         if place.kind in TEXT_KINDS:
             return self._read_texts(place, type, first, end)
         width = np.dtype(place.kind).itemsize

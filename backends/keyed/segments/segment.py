@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keyed.segments.block_cache import BlockCache
-from holdfast.backends.keyed.segments.section import Section
+from holdfast.backends.keyed.segments.section import Section, SectionBytes
 from holdfast.backends.keyed.segments.trailer import (
     SectionPlace,
     Trailer,
@@ -27,7 +27,7 @@ from holdfast.backends.snapshot import location_of
 from holdfast.common import read_into
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.checksums import Checksum
-from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import CheckpointStateOutputStream
 
 _TAIL_BYTES = 1 << 16
@@ -162,16 +162,6 @@ class Segment:
             buffer = copy
         return cls(_SegmentBytes(buffer, location or f"segment {name}"), name)
 
-    @classmethod
-    def load(cls, name: str, handle: StreamStateHandle) -> Self:
-        """Read a stored segment into memory. Raises as `open`."""
-        if isinstance(handle, ByteStreamStateHandle):
-            return cls.from_bytes(handle.data, name)
-        data = pa.allocate_buffer(handle.size)
-        with handle.open_input_stream() as stream:
-            read_into(stream, memoryview(data).cast("B"))
-        return cls.from_bytes(data, name, location_of(handle))
-
     @property
     def location(self) -> str:
         """The file, or a name for errors."""
@@ -185,7 +175,7 @@ class Segment:
         """Return a section by its number. Raises `CheckpointCorruptedError` if it doesn't exist."""
         section = self._sections.get(number)
         if section is None:
-            place = _section_place(self, self._source.trailer, number)
+            place = section_place(self, self._source.trailer, number)
             section = self._sections[number] = Section(self, place)
         return section
 
@@ -272,11 +262,11 @@ class StoredSegment:
 
     def section(self, number: int) -> Section:
         """Return a section by its number. Raises `CheckpointCorruptedError` if it doesn't exist."""
-        return Section(self, _section_place(self, self._trailer, number))
+        return Section(self, section_place(self, self._trailer, number))
 
     def load_section(self, number: int) -> Section:
         """Read a section into memory with one request. Raises as `section` and `read`."""
-        place = _section_place(self, self._trailer, number)
+        place = section_place(self, self._trailer, number)
         start, length = place.place
         return Section(_LoadedBytes(self, start, self.read(start, length)), place)
 
@@ -371,7 +361,7 @@ def _join(blocks: list[pa.Buffer]) -> pa.Buffer:
     return blocks[0] if len(blocks) == 1 else pa.py_buffer(b"".join(blocks))
 
 
-def _section_place(segment: Segment | StoredSegment, trailer: Trailer, number: int) -> SectionPlace:
+def section_place(segment: SectionBytes, trailer: Trailer, number: int) -> SectionPlace:
     sections = trailer.sections
     if not 0 <= number < len(sections):
         raise segment.corrupted_error(f"it has {len(sections)} sections, but no section {number}")

@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 import numpy as np
 
-from holdfast.backends.keyed.segments.checkpoint_files import finish_stream, write_manifest
+from holdfast.backends.keyed.segments.checkpoint_files import (
+    finish_stream,
+    handle_of_files,
+    write_manifest,
+)
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Run,
@@ -111,7 +115,8 @@ def _write_segment(
         if writer.sections:
             writer.finish()
             segments[writer.name] = finish_stream(streams, stream)
-    return write_manifest(streams, encode_manifest(Manifest(manifests)), key_groups, segments)
+    manifest = write_manifest(streams, encode_manifest(Manifest(manifests)))
+    return handle_of_files(manifest, key_groups, segments)
 
 
 class _RunWriter:

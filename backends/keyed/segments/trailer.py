@@ -130,22 +130,35 @@ def encode_trailer(trailer: Trailer) -> bytes:
 
 
 def decode_trailer(
-    size: int, read: Callable[[int, int], memoryview], location: str
+    size: int,
+    read: Callable[[int, int], memoryview],
+    location: str,
+    *,
+    with_header: bool = True,
 ) -> tuple[Trailer, int]:
-    """Read the trailer of a segment of `size` bytes; return it, and its offset. `read` takes an offset and a length.
+    """Read the trailer of a segment of `size` bytes; return it, and its offset.
+
+    Args:
+        size: Length of the segment.
+        read: Returns bytes by their offset and length.
+        location: The file, for errors.
+        with_header: Whether to check the header, which a checksum of the trailer covers too.
 
     Raises:
         CheckpointCorruptedError: The bytes are not a segment, were cut or changed, or have invalid numbers.
         UnsupportedFormatError: The version is another one.
     """
     has_ends = size >= _HEADER.size + _TAIL.size
-    magic, first_version = _HEADER.unpack(read(0, _HEADER.size)) if has_ends else (b"", 0)
+    if has_ends and with_header:
+        magic, first_version = _HEADER.unpack(read(0, _HEADER.size))
+    else:
+        magic, first_version = FRAME.magic if has_ends else b"", None
     if magic != FRAME.magic:
         raise CheckpointCorruptedError(f"{size} bytes are not a segment", location)
     expected, length, version, magic = _TAIL.unpack(read(size - _TAIL.size, _TAIL.size))
     if magic != FRAME.magic:
         raise CheckpointCorruptedError(f"segment is cut off at {size} bytes", location)
-    if version != first_version:
+    if first_version is not None and version != first_version:
         message = f"segment of format versions {first_version} and {version} at its two ends"
         raise CheckpointCorruptedError(message, location)
     FRAME.check_version(version, location)

@@ -14,7 +14,12 @@ from holdfast.errors import (
     InvalidRequestError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems import ExclusiveFileSystem, FileSystem
+from holdfast.locations.file_systems import (
+    ExclusiveFileSystem,
+    FileSystem,
+    RetryingFileSystem,
+    RetryPolicy,
+)
 from holdfast.testing.interleaving import Interleaved, at_every_step, code_of
 
 
@@ -355,6 +360,16 @@ class FileSystemContract:
             assert stream.readinto(buffer) == 3  # type: ignore[attr-defined]  # raw streams have it
             assert buffer == b"012"
             assert stream.tell() == 3
+
+    def test_ranges_of_a_file_are_read_by_themselves(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        self.put(f"{directory}/x", b"0123456789")
+        ranged = RetryingFileSystem(file_system, RetryPolicy(deadline_s=0))
+        for start, end in [(0, 10), (3, 7), (8, 12), (10, 12)]:
+            assert ranged.read_range(f"{directory}/x", start, end) == b"0123456789"[start:end]
+        with pytest.raises(CheckpointNotFoundError):
+            ranged.read_range(f"{directory}/missing", 0, 1)
 
     def test_readers_of_one_file_do_not_meet(self, file_system: FileSystem, directory: str) -> None:
         self.put(f"{directory}/x", b"0123456789")

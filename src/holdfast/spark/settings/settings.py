@@ -175,8 +175,8 @@ class Settings:
         "cleanup.orphan-grace",
         duration("`24h` or `90m`", min_s=MIN_GRACE_S),  # the sweep runs during the first batch
         "Age, by the store's clock, up to which files that no checkpoint refers to are kept. "
-        "A starting query deletes older ones, which crashes have left in its job's "
-        "directory. Must be longer than any micro-batch takes.",
+        "A query deletes older ones, which crashes have left in its job's directory, when it starts "
+        "and whenever this time has passed again. Must be longer than any micro-batch takes.",
         default=GRACE_S,
     )
     inline_threshold: int = _declare(

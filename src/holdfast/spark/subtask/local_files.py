@@ -4,6 +4,7 @@
         <digest of job and operator>/
             <digest of a state file's handle>    a copy of a state file, as long as it is needed
             <name of a segment>                  a copy of a segment, written by `holdfast.backends.keyed`
+            <name of a segment>.partial          a sparse copy, which has some blocks of the segment
             <subtask>.<checkpoint id>            a list: the names of the files that the subtask needs
             ….inprogress                         a file in progress
 
@@ -49,9 +50,10 @@ _log = logging.getLogger(__name__)
 
 _DIRECTORY = "holdfast"
 _BLOCK_MANAGER = "blockmgr-"
-_FILE = re.compile(r"[0-9a-f]{32}")
+_FILE = re.compile(r"([0-9a-f]{32})(\.partial)?")
 _LIST = re.compile(r"[0-9]+\.[0-9]+")
 _CHUNK_BYTES = 8 << 20
+_STATUS_BLOCK_BYTES = 512
 
 _MAX_UNLISTED_S = 3600.0
 """A younger file may belong to a task that has not written its list yet."""
@@ -96,6 +98,24 @@ class OpenedStateHandle(FileStateHandle, frozen=True, kw_only=True):
 
     def open_input_stream(self) -> BinaryIO:
         return self.opener(FileStateHandle(self.uri, self.size, self.checksum))
+
+
+class FetchedStateHandle(FileStateHandle, frozen=True, kw_only=True):
+    """A segment's handle inside of a task, which reports reads from storage; never stored."""
+
+    on_read: Callable[[], object]
+
+    @classmethod
+    def of(cls, file: FileStateHandle, on_read: Callable[[], object]) -> Self:
+        return cls(file.uri, file.size, file.checksum, on_read=on_read)
+
+    def open_input_stream(self) -> BinaryIO:
+        self.on_read()
+        return FileStateHandle(self.uri, self.size, self.checksum).open_input_stream()
+
+    def read_range(self, start: int, end: int) -> memoryview:
+        self.on_read()
+        return FileStateHandle(self.uri, self.size).read_range(start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,9 +252,10 @@ class LocalFiles:
                     needed |= _read_list(path)
         for path, status in files.items():
             name = os.path.basename(path)
-            is_unlisted = _FILE.fullmatch(name) is not None and name not in needed
+            copied = _copied_name(path)
+            is_unlisted = copied is not None and copied not in needed
             is_old = status.st_mtime < now_s - _MAX_UNLISTED_S
-            if (is_unlisted and name in dropped) or (
+            if (is_unlisted and copied in dropped) or (
                 is_old and (is_unlisted or name.endswith(IN_PROGRESS))
             ):
                 unlink(path)
@@ -252,10 +273,11 @@ class LocalFiles:
                     for name in _read_list(path):
                         needed_s[name] = max(status.st_mtime, needed_s.get(name, 0.0))
             for path, status in files.items():
-                name = os.path.basename(path)
-                if _FILE.fullmatch(name) and status.st_nlink == 1:
-                    when_s = needed_s.get(name, status.st_mtime)
-                    copies.append((when_s, status.st_size, path))
+                copied = _copied_name(path)
+                if copied is not None and status.st_nlink == 1:
+                    when_s = needed_s.get(copied, status.st_mtime)
+                    size = min(status.st_size, status.st_blocks * _STATUS_BLOCK_BYTES)
+                    copies.append((when_s, size, path))
         used_bytes = sum(size for _, size, _ in copies)
         for _, size, path in sorted(copies):
             if used_bytes <= self.max_bytes:
@@ -309,6 +331,12 @@ def _map(path: str) -> mmap.mmap | bytes:
             else:
                 return mapped
         return file.read()
+
+
+def _copied_name(path: str) -> str | None:
+    """Return the name of the file that a file is a copy of, perhaps of a part; None if it is not a copy."""
+    match = _FILE.fullmatch(os.path.basename(path))
+    return match[1] if match else None
 
 
 def _read_list(path: str) -> set[str]:

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import BinaryIO
 
 import msgspec
 
@@ -26,8 +25,8 @@ from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 from holdfast.spark.settings import StateSettings
 from holdfast.spark.subtask.local_files import (
+    FetchedStateHandle,
     LocalFiles,
-    OpenedStateHandle,
     digest_of,
     local_directory,
 )
@@ -192,12 +191,8 @@ class LocalState:
         if self._duplicates is not None:
             manifest = self._duplicates.read_through(manifest, lambda _: None)
 
-        def fetch(file: FileStateHandle) -> BinaryIO:
-            self._sources.add("storage")
-            return file.open_input_stream()
-
         segments = {
-            name: OpenedStateHandle.of(stream, fetch)
+            name: FetchedStateHandle.of(stream, partial(self._sources.add, "storage"))
             if isinstance(stream, FileStateHandle)
             else stream
             for name, stream in stored.segments.items()
