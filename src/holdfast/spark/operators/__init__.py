@@ -8,6 +8,7 @@ from holdfast.spark.operators.functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
+    KeyedFunction,
     KeyedProcessFunction,
     StatefulFunction,
 )
