@@ -22,7 +22,7 @@ from holdfast.backends import (
     ValueStateDescriptor,
 )
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.joins import How
+from holdfast.spark.joins import JoinKind
 from holdfast.spark.operators import TimeDomain
 
 S = 1_000_000
@@ -57,18 +57,16 @@ class Calls(KeyedCoProcessFunction):
         return [(key.k, "timer", self.numbers.value())]
 
 
-def connected(
-    first: list[tuple[int | None, int]], second: list[tuple[int | None, int]]
-) -> pa.Table:
+def union_of(first: list[tuple[int | None, int]], second: list[tuple[int | None, int]]) -> pa.Table:
     """Return the rows of both streams, each with a key and a number."""
-    one = pa.struct([("k", pa.int64()), ("n", pa.int64())])
+    first_type = pa.struct([("k", pa.int64()), ("n", pa.int64())])
     other = pa.struct([("other", pa.int64()), ("m", pa.int64()), ("text", pa.string())])
     firsts = [{"k": key, "n": number} for key, number in first] + [None] * len(second)
     seconds = [{"other": key, "m": number, "text": ""} for key, number in second]
     return pa.table(
         {
             "k": pa.array([key for key, _ in [*first, *second]], pa.int64()),
-            "first": pa.array(firsts, one),
+            "first": pa.array(firsts, first_type),
             "second": pa.array([None] * len(first) + seconds, other),
             "event_time": pa.nulls(len(first) + len(second), pa.timestamp("us", "UTC")),
         }
@@ -94,12 +92,12 @@ def test_function_is_called_for_each_key_with_rows_of_each_stream(seed: int) -> 
                 known.setdefault(key, []).extend(own)
                 expected += [(key, name, own)] if own else []
         subtasks.parallelism = parallelism
-        out = [tuple(row.values()) for row in subtasks.batch(connected(*sides))]
+        out = [tuple(row.values()) for row in subtasks.batch(union_of(*sides))]
         assert sorted(out, key=str) == sorted(expected, key=str)
         for key in known:
             calls = [call for other, call, _ in out if other == key]
             assert calls == sorted(calls)  # the first stream's rows before the second's
-    fired = subtasks.batch(connected([], []), watermark=100)
+    fired = subtasks.batch(union_of([], []), watermark=100)
     assert {(row["k"], row["call"]): row["rows"] for row in fired} == {
         (key, "timer"): rows for key, rows in known.items()
     }
@@ -128,11 +126,11 @@ def test_each_pair_is_emitted_once_over_restarts_and_rescaling(job: Job) -> None
 
 
 @pytest.mark.exhaustive  # six queries of ten batches
-@pytest.mark.parametrize("how", ["inner", "left", "full"])
-def test_joined_rows_equal_those_of_spark(job: Job, how: How) -> None:
-    numbers = random.Random(how)
+@pytest.mark.parametrize("kind", ["inner", "left", "full"])
+def test_joined_rows_equal_those_of_spark(job: Job, kind: JoinKind) -> None:
+    numbers = random.Random(kind)
     # In a full outer join of streams null equals null for Spark, which is not so in SQL and in its other joins.
-    key = "id % 2" if how == "full" else "nullif(id % 3, 2)"
+    key = "id % 2" if kind == "full" else "nullif(id % 3, 2)"
     now = 100
     for batch in range(10):
         now += numbers.randrange(20, 80)
@@ -149,7 +147,7 @@ def test_joined_rows_equal_those_of_spark(job: Job, how: How) -> None:
 
     first, second = streams()
     interval = "at2 >= at - interval 10 milliseconds and at2 <= at + interval 20 milliseconds"
-    native = first.join(second, F.expr(f"k = k2 and {interval}"), how)
+    native = first.join(second, F.expr(f"k = k2 and {interval}"), kind)
     seen: list[Any] = []
 
     def take(rows: DataFrame, _: int) -> None:
@@ -166,7 +164,7 @@ def test_joined_rows_equal_those_of_spark(job: Job, how: How) -> None:
         other_time="at2",
         lower=timedelta(milliseconds=-10),
         upper=timedelta(milliseconds=20),
-        how=how,
+        how=kind,
     )
     out = [row for rows in run_keyed(job, ours).values() for row in rows]
     assert Counter(out) == Counter(seen)

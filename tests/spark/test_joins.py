@@ -15,7 +15,7 @@ from jobs.keyed_subtasks import KeyedSubtasks
 
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import StateMigrationError
-from holdfast.spark.joins import AsofJoin, How, IntervalJoin
+from holdfast.spark.joins import AsofJoin, IntervalJoin, JoinKind
 from holdfast.spark.operators import StatefulFunction
 
 KEY = pa.schema([("k", pa.int64())])
@@ -70,7 +70,7 @@ class Model:
 class IntervalModel(Model):
     """An interval join. `singles` are the numbers of rows that were emitted without a match."""
 
-    how: How = "inner"
+    kind: JoinKind = "inner"
     lower: int = 0
     upper: int = 0
     emitted: Counter[Out] = field(default_factory=Counter)
@@ -89,12 +89,12 @@ class IntervalModel(Model):
             (self.first, self.upper, ("left", "full")),
             (self.second, -self.lower, ("right", "full")),
         )
-        for (rows, offset, hows), own in zip(sides, matched, strict=True):
+        for (rows, offset, kinds), own in zip(sides, matched, strict=True):
             for (key, time), number in rows:
-                is_alone = None in (key, time)
-                if not is_alone and number not in own and time is not None:
-                    is_alone = math.ceil((time + offset) / 1000) <= watermark_ms
-                if self.how in hows and is_alone:
+                is_single = None in (key, time)
+                if not is_single and number not in own and time is not None:
+                    is_single = math.ceil((time + offset) / 1000) <= watermark_ms
+                if self.kind in kinds and is_single:
                     is_first = own is matched[0]
                     allowed[(key, number, None) if is_first else (key, None, number)] += 1
         new = allowed - self.emitted
@@ -106,14 +106,14 @@ class IntervalModel(Model):
 
     def operator(self) -> StatefulFunction:
         lower, upper = (timedelta(microseconds=each) for each in (self.lower, self.upper))
-        return IntervalJoin("at", "paid", lower, upper, how=self.how, second_key=["k"])
+        return IntervalJoin("at", "paid", lower, upper, kind=self.kind, second_key=["k"])
 
 
 @dataclass
 class AsofModel(Model):
     """An as-of join."""
 
-    how: Literal["inner", "left"] = "inner"
+    kind: Literal["inner", "left"] = "inner"
     tolerance: int | None = None
     done: set[int] = field(default_factory=set)
 
@@ -123,7 +123,7 @@ class AsofModel(Model):
         for (key, at), n in self.first:
             if n in self.done:
                 continue
-            found: int | None = None
+            match: int | None = None
             if key is not None and at is not None:
                 if math.ceil(at / 1000) > watermark_ms:
                     continue
@@ -133,15 +133,15 @@ class AsofModel(Model):
                     if other == key and paid is not None and paid <= at
                 ]
                 if earlier and (self.tolerance is None or at - max(earlier)[0] <= self.tolerance):
-                    found = max(earlier)[1]
+                    match = max(earlier)[1]
             self.done.add(n)
-            if found is not None or self.how == "left":
-                out[key, n, found] += 1
+            if match is not None or self.kind == "left":
+                out[key, n, match] += 1
         return out
 
     def operator(self) -> StatefulFunction:
         limit = None if self.tolerance is None else timedelta(microseconds=self.tolerance)
-        return AsofJoin("at", "paid", limit, how=self.how, second_key=["k"])
+        return AsofJoin("at", "paid", limit, kind=self.kind, second_key=["k"])
 
 
 TIMES = st.none() | st.integers(-20, 100).map(lambda ms: 1000 * ms) | st.integers(-20_000, 100_000)
@@ -151,9 +151,9 @@ BATCHES = st.lists(
     min_size=1,
     max_size=6,
 )
-HOWS: st.SearchStrategy[How] = st.sampled_from(["inner", "left", "right", "full"])
+KINDS: st.SearchStrategy[JoinKind] = st.sampled_from(["inner", "left", "right", "full"])
 INTERVALS = st.sampled_from([(0, 0), (-10_000, 20_000), (5_000, 15_500), (-30_000, -1)])
-ASOF_HOWS: st.SearchStrategy[Literal["inner", "left"]] = st.sampled_from(["inner", "left"])
+ASOF_KINDS: st.SearchStrategy[Literal["inner", "left"]] = st.sampled_from(["inner", "left"])
 
 
 def check(model: IntervalModel | AsofModel, batches: list[Any], backend: BackendName) -> None:
@@ -174,28 +174,28 @@ def check(model: IntervalModel | AsofModel, batches: list[Any], backend: Backend
     assert subtasks.next_timer is None
 
 
-@given(HOWS, INTERVALS, BATCHES)
+@given(KINDS, INTERVALS, BATCHES)
 def test_interval_join_equals_the_model(
-    how: How, interval: tuple[int, int], batches: list[Any]
+    kind: JoinKind, interval: tuple[int, int], batches: list[Any]
 ) -> None:
-    check(IntervalModel(how=how, lower=interval[0], upper=interval[1]), batches, "columnar")
+    check(IntervalModel(kind=kind, lower=interval[0], upper=interval[1]), batches, "columnar")
 
 
-@given(ASOF_HOWS, st.sampled_from([None, 0, 12_500]), BATCHES)
+@given(ASOF_KINDS, st.sampled_from([None, 0, 12_500]), BATCHES)
 def test_asof_join_equals_the_model(
-    how: Literal["inner", "left"], tolerance: int | None, batches: list[Any]
+    kind: Literal["inner", "left"], tolerance: int | None, batches: list[Any]
 ) -> None:
-    check(AsofModel(how=how, tolerance=tolerance), batches, "columnar")
+    check(AsofModel(kind=kind, tolerance=tolerance), batches, "columnar")
 
 
 @pytest.mark.exhaustive  # a database is opened for each subtask of each batch
 @settings(max_examples=5)
-@given(HOWS, INTERVALS, ASOF_HOWS, BATCHES)
+@given(KINDS, INTERVALS, ASOF_KINDS, BATCHES)
 def test_joins_in_rocksdb_equal_the_models(
-    how: How, interval: tuple[int, int], asof: Literal["inner", "left"], batches: list[Any]
+    kind: JoinKind, interval: tuple[int, int], asof: Literal["inner", "left"], batches: list[Any]
 ) -> None:
-    check(IntervalModel(how=how, lower=interval[0], upper=interval[1]), batches, "rocksdb")
-    check(AsofModel(how=asof, tolerance=12_500), batches, "rocksdb")
+    check(IntervalModel(kind=kind, lower=interval[0], upper=interval[1]), batches, "rocksdb")
+    check(AsofModel(kind=asof, tolerance=12_500), batches, "rocksdb")
 
 
 def test_stored_rows_stay_with_their_join() -> None:
@@ -203,7 +203,7 @@ def test_stored_rows_stay_with_their_join() -> None:
     subtasks.batch(table([((1, 1000), 0)], []))
     others: list[Callable[[], StatefulFunction]] = [
         IntervalModel(upper=6000).operator,
-        IntervalModel(upper=5000, how="left").operator,
+        IntervalModel(upper=5000, kind="left").operator,
         AsofModel().operator,
     ]
     for make in others:

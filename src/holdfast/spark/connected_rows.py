@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import event_time
 from holdfast.spark.event_time import LateRows
-from holdfast.spark.joins import AsofJoin, How, IntervalJoin, joined_schema
+from holdfast.spark.joins import AsofJoin, IntervalJoin, JoinKind, joined_schema
 from holdfast.spark.keyed_input import KeyedInput, output_of
 from holdfast.spark.keyed_output import KeyedOutput
 from holdfast.spark.operators import (
@@ -109,7 +109,7 @@ class ConnectedRows:
         other_time: str,
         lower: timedelta,
         upper: timedelta,
-        how: How = "inner",
+        how: JoinKind = "inner",
     ) -> KeyedOutput:
         """Join rows of equal keys whose times differ by at least `lower` and at most `upper`.
 
@@ -127,7 +127,7 @@ class ConnectedRows:
         Raises:
             InvalidRequestError: An argument can't be used, or the streams have other columns of one name.
         """
-        function = IntervalJoin(time, other_time, lower, upper, how=how, second_key=self.key)
+        function = IntervalJoin(time, other_time, lower, upper, kind=how, second_key=self.key)
         return self._join(function, time, other_time)
 
     def asof_join(
@@ -152,7 +152,7 @@ class ConnectedRows:
         Raises:
             InvalidRequestError: An argument can't be used, or the streams have other columns of one name.
         """
-        function = AsofJoin(time, other_time, tolerance, how=how, second_key=self.key)
+        function = AsofJoin(time, other_time, tolerance, kind=how, second_key=self.key)
         return self._join(function, time, other_time)
 
     def _join(self, function: IntervalJoin | AsofJoin, time: str, other_time: str) -> KeyedOutput:

@@ -5,6 +5,6 @@
 
 from holdfast.spark.joins.asof import AsofJoin
 from holdfast.spark.joins.interval import IntervalJoin
-from holdfast.spark.joins.join import How, joined_schema
+from holdfast.spark.joins.join import JoinKind, joined_schema
 
-__all__ = ["AsofJoin", "How", "IntervalJoin", "joined_schema"]
+__all__ = ["AsofJoin", "IntervalJoin", "JoinKind", "joined_schema"]

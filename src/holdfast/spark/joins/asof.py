@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed import Keys
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.joins.join import How, Join, KeptRows, ceil_ms
+from holdfast.spark.joins.join import Join, JoinKind, KeptRows, ceil_ms
 from holdfast.spark.joins.matching import Rows, match_latest
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -27,7 +27,7 @@ class AsofJoin(Join):
         Flink, TemporalRowTimeJoinOperator.
     """
 
-    hows = ("inner", "left")
+    kinds = ("inner", "left")
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class AsofJoin(Join):
         second_time: str,
         tolerance: timedelta | None,
         *,
-        how: How,
+        kind: JoinKind,
         second_key: Sequence[str],
     ) -> None:
-        super().__init__(first_time, second_time, how, second_key)
+        super().__init__(first_time, second_time, kind, second_key)
         if tolerance is not None and tolerance < timedelta(0):
             raise InvalidRequestError(f"tolerance must not be negative, got {tolerance!r}")
-        self._how = how
+        self._kind = kind
         self._tolerance = None if tolerance is None else tolerance // _MICROSECOND
 
     @property
     def description(self) -> str:
         limit = "" if self._tolerance is None else f" within {self._tolerance} microseconds"
-        return f"a {self._how} as-of join{limit}"
+        return f"a {self._kind} as-of join{limit}"
 
     def add(self, keys: Keys, first: KeptRows, second: KeptRows) -> Iterator[pa.RecordBatch]:
         for side, kept in ((self.first, first), (self.second, second)):
@@ -66,16 +66,16 @@ class AsofJoin(Join):
             return
         first, second = self.first.read(keys), self.second.read(keys)
         due = np.flatnonzero(ceil_ms(first.times) <= self.watermark_ms)
-        found = match_latest((first.codes[due], first.times[due]), second.by_time)
+        matches = match_latest((first.codes[due], first.times[due]), second.by_time)
         if self._tolerance is not None and len(second):
-            is_too_old = first.times[due] - second.times[found] > self._tolerance
-            found = np.where(is_too_old, -1, found)
-        emitted = found >= 0 if not self.is_outer[0] else np.ones(len(due), np.bool_)
-        yield from self.joined_rows(first.rows, due[emitted], second.rows, found[emitted])
+            is_too_old = first.times[due] - second.times[matches] > self._tolerance
+            matches = np.where(is_too_old, -1, matches)
+        emitted = matches >= 0 if not self.is_outer[0] else np.ones(len(due), np.bool_)
+        yield from self.joined_rows(first.rows, due[emitted], second.rows, matches[emitted])
         self.first.remove(keys, first, due)
-        self.second.remove(keys, second, self._replaced(second, len(keys)))
+        self.second.remove(keys, second, self._find_replaced(second, len(keys)))
 
-    def _replaced(self, second: KeptRows, keys: int) -> Rows:
+    def _find_replaced(self, second: KeptRows, keys: int) -> Rows:
         """Return the second rows that no later row can match: a later one is in the past, or the tolerance has passed."""
         is_past = ceil_ms(second.times) <= self.watermark_ms
         latest = match_latest(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed import Keys
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.joins.join import How, Join, KeptRows, ceil_ms
+from holdfast.spark.joins.join import Join, JoinKind, KeptRows, ceil_ms
 from holdfast.spark.joins.matching import Pairs, match_intervals
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -17,7 +17,7 @@ _MICROSECOND = timedelta(microseconds=1)
 class IntervalJoin(Join):
     """Joins rows whose times differ by at least `lower` and at most `upper`: second time minus first time.
 
-    Pairs are emitted at once. A row without a match is emitted, if `how` wants it, when the watermark shows that no
+    Pairs are emitted at once. A row without a match is emitted, if `kind` includes it, when the watermark shows that no
     match can follow; then each row is deleted. The other arguments are those of `Join`.
 
     Source:
@@ -31,18 +31,18 @@ class IntervalJoin(Join):
         lower: timedelta,
         upper: timedelta,
         *,
-        how: How,
+        kind: JoinKind,
         second_key: Sequence[str],
     ) -> None:
-        super().__init__(first_time, second_time, how, second_key)
+        super().__init__(first_time, second_time, kind, second_key)
         if lower > upper:
             raise InvalidRequestError(f"lower must not be after upper, got {lower!r} and {upper!r}")
-        self._how = how
+        self._kind = kind
         self._lower, self._upper = lower // _MICROSECOND, upper // _MICROSECOND
 
     @property
     def description(self) -> str:
-        return f"a {self._how} interval join from {self._lower} to {self._upper} microseconds"
+        return f"a {self._kind} interval join from {self._lower} to {self._upper} microseconds"
 
     def add(self, keys: Keys, first: KeptRows, second: KeptRows) -> Iterator[pa.RecordBatch]:
         pairs = self._new_pairs(first, second)
@@ -89,5 +89,5 @@ class IntervalJoin(Join):
             is_expired = ceil_ms(kept.times + offset) <= self.watermark_ms
             side.remove(keys, kept, np.flatnonzero(is_expired))
             if self.is_outer[index]:
-                alone = np.flatnonzero(is_expired & ~kept.has_matched)
-                yield from self.single_rows(index, kept.rows.take(pa.array(alone)))
+                unmatched = np.flatnonzero(is_expired & ~kept.has_matched)
+                yield from self.single_rows(index, kept.rows.take(pa.array(unmatched)))

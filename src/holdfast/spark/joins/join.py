@@ -20,7 +20,7 @@ from holdfast.spark.aggregates import ANOTHER_UID, check_own_states
 from holdfast.spark.joins.matching import Rows
 from holdfast.spark.operators import FIRST, SECOND, StatefulFunction, rows_of_input
 
-How = Literal["inner", "left", "right", "full"]
+JoinKind = Literal["inner", "left", "right", "full"]
 
 _PLACE = pa.struct([("time", pa.int64()), ("number", pa.int64())])
 """The map key of a stored row: its time, and a number that distinguishes rows of that time."""
@@ -167,21 +167,21 @@ class Join(StatefulFunction):
     Args:
         first_time: The column of event time of the first stream.
         second_time: The column of event time of the second stream.
-        how: The rows to emit without a match: none, those of the first stream (left) or of the second (right), or both.
+        kind: The rows to emit without a match: none, those of the first stream (left) or of the second (right), or both.
         second_key: The key's columns in the second stream.
     """
 
     time_mode = "event"
 
-    hows: tuple[How, ...] = ("inner", "left", "right", "full")
+    kinds: tuple[JoinKind, ...] = ("inner", "left", "right", "full")
 
     def __init__(
-        self, first_time: str, second_time: str, how: How, second_key: Sequence[str]
+        self, first_time: str, second_time: str, kind: JoinKind, second_key: Sequence[str]
     ) -> None:
-        if how not in self.hows:
-            raise InvalidRequestError(f"how must be one of {self.hows}, got {how!r}")
+        if kind not in self.kinds:
+            raise InvalidRequestError(f"how must be one of {self.kinds}, got {kind!r}")
         self._time_names = (first_time, second_time)
-        self.is_outer = how in ("left", "full"), how in ("right", "full")
+        self.is_outer = kind in ("left", "full"), kind in ("right", "full")
         self._second_key = tuple(second_key)
 
     @property
@@ -262,7 +262,7 @@ class Join(StatefulFunction):
     def joined_rows(
         self, first: pa.Table, first_at: Rows, second: pa.Table, second_at: Rows
     ) -> Iterator[pa.RecordBatch]:
-        """Yield joined rows; a negative position stands for no row."""
+        """Yield joined rows; a negative position means no row."""
         for start in range(0, len(first_at), _OUTPUT_ROWS):
             part = slice(start, start + _OUTPUT_ROWS)
             left, right = _take(first, first_at[part]), _take(second, second_at[part])

@@ -73,9 +73,9 @@ def match_latest(first: tuple[Rows, Rows], second: tuple[Rows, Rows]) -> Rows:
     second_keys, _ = second
     sorted_second = SortedTimes(*second)
     last = sorted_second.count_until(keys, times) - 1
-    found = np.full(len(keys), -1, np.int64)
+    latest = np.full(len(keys), -1, np.int64)
     some = np.flatnonzero(last >= 0)
     rows = sorted_second.order[last[some]]
     is_same = second_keys[rows] == keys[some]
-    found[some[is_same]] = rows[is_same]
-    return found
+    latest[some[is_same]] = rows[is_same]
+    return latest
