@@ -39,7 +39,7 @@ SEGMENTS = "holdfast.backends.keyed.segments"
 KEYS = range(0, ROWS, 2)
 TEXTS = value_spec(pa.string())
 BLOCK_BYTES = 1 << 10
-BY_BLOCKS = FetchPolicy(small_bytes=0, tail_bytes=4096, gap_bytes=0, whole_share=2)
+BY_BLOCKS = FetchPolicy(small_bytes=0, max_tail_bytes=4096, gap_bytes=0, whole_share=2)
 """Only the blocks that a look-up needs are fetched."""
 
 
@@ -176,7 +176,7 @@ def test_lookups_never_read_missing_bytes(
     job = TablesJob(f"memory://{directory}", directory / "warm")
     handle = write_texts(job, runs)
     move_to_cold_host(job, handle, directory / "cold")
-    policy = FetchPolicy(small_bytes=0, tail_bytes=2048, gap_bytes=gap_bytes, whole_share=2)
+    policy = FetchPolicy(small_bytes=0, max_tail_bytes=2048, gap_bytes=gap_bytes, whole_share=2)
     table = job.restore(handle, fetch_policy=policy).table(TEXTS)
     ascending = np.array(sorted(numbers))
     sort_keys = ascending.astype(np.uint64) * np.uint64((8 << 48) // ROWS)

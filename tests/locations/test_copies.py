@@ -1,12 +1,14 @@
 """State that the store copies by itself: no byte of it is moved through this host."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from contracts.columnar_tables import TablesJob, put, uris, value_spec, values
+from contracts.patience import HANGS_S
 from contracts.values import SHARED, read
 from servers.s3 import settings_of
 from servers.watched import WatchedBucket
@@ -154,6 +156,24 @@ class TestS3:
             table = tables.table(value_spec())
             assert values(table, range(3000)) == list(np.repeat([0, 1000, 2000], 1000))
             assert values(table, range(9000, 9100)) == [7] * 100
+
+
+def test_files_of_a_snapshot_are_uploaded_together(
+    settings: S3Settings, watched: WatchedBucket, tmp_path: Path
+) -> None:
+    assert settings
+    job = TablesJob(f"{watched.directory}/a", tmp_path)
+    tables = job.restore()
+    for first in range(0, 9000, 3000):
+        put(tables.table(value_spec()), range(first, first + 3000), first)
+        handle = job.complete(tables)
+    fork = TablesJob(f"{watched.directory}/b", tmp_path)
+    watched.faults.answer(403, s3_operation("CopyObject"), "every")
+    together = threading.Barrier(3)
+    watched.faults.delay(lambda: together.wait(HANGS_S), s3_operation("PutObject"), times=3)
+    own = fork.snapshot(fork.restore(handle, may_refer=False))
+    assert len(own.segments) == 3
+    assert not together.broken
 
 
 def test_copy_on_a_local_disk_is_a_second_name(local_directory: str) -> None:

@@ -78,16 +78,6 @@ class ObjectStoreContract(ExclusiveFileSystemContract):
     def _key(uri: str) -> str:
         return uri.split("/", 3)[3]
 
-    def test_copy_has_the_bytes_of_its_source(
-        self, file_system: ObjectStoreFileSystem, directory: str
-    ) -> None:
-        self.put(f"{directory}/x", b"some bytes")
-        for _ in range(2):  # it may be repeated
-            file_system.copy(f"{directory}/x", f"{directory}/y")
-        assert self.files(directory) == {"x": b"some bytes", "y": b"some bytes"}
-        with pytest.raises(CheckpointNotFoundError):
-            file_system.copy(f"{directory}/missing", f"{directory}/z")
-
     @pytest.fixture
     def scheme_settings(self, bucket: CloudBucket) -> Iterator[None]:
         """Use the server for its scheme."""

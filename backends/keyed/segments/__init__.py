@@ -5,9 +5,10 @@
                └ run (bottom)  ┘          no older rows exist
     run        [slice)[slice)[slice)      each of a range of sort keys
     slice      the rows of a section in that range
-    segment    header · section · directory · filter · section · … · trailer
+    segment    header · sections · directories · filters · trailer
     section    rows of one table, ascending by sort key: an Arrow IPC file of one record batch
-    block      64 KiB of a segment, which have one checksum in the trailer
+    block      64 KiB of a segment, or 16 KiB if its rows are large, which have one checksum in the trailer
+    tail       the end of a segment with its side tables and trailer; a slice has its length
 
 A handle has the segments and a manifest, which names the runs and slices of each table. Modules, from there down to
 the bytes; each calls those below it:
@@ -18,7 +19,7 @@ the bytes; each calls those below it:
     lookup            the rows of many identities, found in one pass over the runs
     cold_reads        the blocks that a batch needs of slices that are only partly on this host
     segment_store     open segments: mapped files, fetched on demand; the workspace that a worker keeps
-    table_writer      writes tables whole into one segment: heap snapshots, canonical savepoints
+    table_writer      writes tables whole: heap snapshots, canonical savepoints
     table_reader      reads manifests, and tables without keeping segments
     checkpoint_files  streams and handles of a snapshot, and files that later ones refer to
     merging           rows of several slices as one per identity, many rows in reused memory

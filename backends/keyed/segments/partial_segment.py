@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.columns import Rows, positions_between
 from holdfast.backends.keyed.segments.section import Section
-from holdfast.backends.keyed.segments.segment import Segment, section_place
+from holdfast.backends.keyed.segments.segment import MAX_TAIL_BYTES, Segment, section_place
 from holdfast.backends.keyed.segments.sparse_bytes import SparseBytes
 from holdfast.backends.keyed.segments.trailer import Trailer, decode_trailer, find_corrupt_block
 from holdfast.common import map_in_parallel
@@ -45,7 +45,7 @@ class FetchPolicy:
     fetched by one request.
 
     Attributes:
-        tail_bytes: Bytes at the end of a segment that are fetched first. They contain most trailers.
+        max_tail_bytes: Maximum bytes of a segment's tail that are fetched first. The rest has parts of directories.
         small_bytes: Segments and sections up to this size are fetched whole.
         gap_bytes: Maximum bytes between two missing blocks that are fetched by one request.
         part_bytes: Maximum size of a request. Larger ranges are divided, so that several connections share them.
@@ -53,7 +53,7 @@ class FetchPolicy:
         max_requests: Maximum number of requests at a time; by default fewer on hosts of many cores, which have many workers.
     """
 
-    tail_bytes: int = 64 << 10
+    max_tail_bytes: int = MAX_TAIL_BYTES
     small_bytes: int = 256 << 10
     gap_bytes: int = 128 << 10
     part_bytes: int = 8 << 20
@@ -83,14 +83,21 @@ class PartialSegment:
     Args:
         name: The segment's name.
         handle: Its file in storage.
+        tail_bytes: Length of its tail.
         path: The path that the local copy has when it is complete; None to keep the blocks in memory.
         policy: Decides which bytes are fetched together.
     """
 
     def __init__(
-        self, name: str, handle: FileStateHandle, path: str | None, policy: FetchPolicy
+        self,
+        name: str,
+        handle: FileStateHandle,
+        tail_bytes: int,
+        path: str | None,
+        policy: FetchPolicy,
     ) -> None:
         self.name = name
+        self._tail_bytes = tail_bytes
         self.policy = policy
         self.size = handle.size
         self._handle = handle
@@ -276,16 +283,15 @@ class PartialSegment:
             return None
         view = self._bytes.view
         try:
-            return decode_trailer(
-                self.size, lambda at, length: view[at : at + length], "", with_header=False
-            )
+            return decode_trailer(self.size, lambda at, length: view[at : at + length], "")
         except CheckpointError:
             return None
 
     def _fetch_trailer(self) -> None:
         """Fetch the end of the segment, and keep its trailer and the blocks before it."""
         policy = self.policy
-        start = max(0, self.size - policy.tail_bytes) if self.size > policy.small_bytes else 0
+        tail_bytes = min(self._tail_bytes, policy.max_tail_bytes)
+        start = max(0, self.size - tail_bytes) if self.size > policy.small_bytes else 0
         tail = bytes(self._handle.read_range(start, self.size))
 
         def read(offset: int, length: int) -> memoryview:
@@ -295,9 +301,7 @@ class PartialSegment:
                 start = offset
             return memoryview(tail)[offset - start : offset - start + length]
 
-        self._trailer, self._end = decode_trailer(
-            self.size, read, self._handle.uri, with_header=False
-        )
+        self._trailer, self._end = decode_trailer(self.size, read, self._handle.uri)
         count, size = len(self._trailer.blocks) // 4, self._trailer.block_bytes
         self._is_verified = np.zeros(count, np.bool_)
         view = memoryview(tail)

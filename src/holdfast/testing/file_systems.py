@@ -15,6 +15,7 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.file_systems import (
+    CopyingFileSystem,
     ExclusiveFileSystem,
     FileSystem,
     RetryingFileSystem,
@@ -66,6 +67,23 @@ class FileSystemContract:
         """Store many files with the same bytes."""
         for uri in uris:
             self.put(uri, data)
+
+    # Copies
+
+    def test_copy_in_the_store_has_the_bytes_of_its_source(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        if not isinstance(file_system, CopyingFileSystem):
+            return
+        self.put(f"{directory}/x", b"some bytes")
+        for _ in range(2):
+            file_system.copy(f"{directory}/x", f"{directory}/y")
+        assert self.files(directory) == {"x": b"some bytes", "y": b"some bytes"}
+        file_system.delete([f"{directory}/x"])
+        assert self.files(directory) == {"y": b"some bytes"}
+        with pytest.raises(CheckpointNotFoundError):
+            file_system.copy(f"{directory}/x", f"{directory}/z")
+        assert self.files(directory) == {"y": b"some bytes"}
 
     # Directories
 
