@@ -92,7 +92,7 @@ def test_copy_locked_by_another_worker_stays_partial(
     completion: Completion, copies: list[MissingCopy]
 ) -> None:
     first = copies[0]
-    other = PartialSegment(first.name, first.handle, first.path, FetchPolicy())
+    other = PartialSegment(first.name, first.handle, 1 << 16, first.path, FetchPolicy())
     assert other.lock()
     completion.resume(1, copies, ALL)
     wait_until(lambda: complete_paths(copies) == [False, True, True], "a copy stays partial")

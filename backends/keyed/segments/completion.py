@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 _MAX_RETRY_S = 5.0
 """A copy whose blocks can't be fetched for this time is left to the batches that need them."""
 
+_TAIL_BYTES = 64 << 10
+"""Bytes that contain most trailers. Manifests, which have the lengths of tails, are not read here."""
+
 _POLICY = FetchPolicy(gap_bytes=0, part_bytes=2 << 20, max_requests=4)
 """Few and small requests at a time, because a task that starts waits for them."""
 
@@ -91,7 +94,7 @@ class Completion:
 
     def _complete(self, copy: MissingCopy) -> bool:
         """Fetch the missing blocks of a copy; return False if a task has started before it was complete."""
-        segment = PartialSegment(copy.name, copy.handle, copy.path, _POLICY)
+        segment = PartialSegment(copy.name, copy.handle, _TAIL_BYTES, copy.path, _POLICY)
         if not segment.lock():
             return True
         requests = segment.requests_for(segment.all_blocks)
