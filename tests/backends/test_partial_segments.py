@@ -213,6 +213,30 @@ def test_ranges_of_cold_rows_equal_those_of_local_ones(
     assert cold.identities.columns[1].equals(warm.identities.columns[1])
 
 
+def test_earliest_timer_of_a_cold_table_is_found_by_sort_keys(
+    memory_directory: str, tmp_path: Path, rounds: list[int]
+) -> None:
+    timers = TableSpec(
+        "t", "timers", TEXTS.key, pa.schema([]), sub_key=pa.schema([("time", pa.int64())])
+    )
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        tables = job.restore()
+        tables.table(TEXTS).write(identities(KEYS), [pa.array(["text" * 50] * len(KEYS))])
+        times = np.arange(1000, 5000)
+        sort_keys = times.astype(np.uint64) << np.uint64(20)
+        rows = Identities(sort_keys, (pa.array(times), pa.array(times)))
+        tables.table(timers).write(rows, [])
+        handle = job.complete(tables)
+        assert len(handle.segments) == 1
+        move_to_cold_host(job, handle, tmp_path / "cold")
+        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(timers)
+        counts.clear()
+        assert table.earliest_time() == 1000
+        assert counts.bytes_read < 60_000
+        assert len(rounds) <= 5
+
+
 @pytest.mark.parametrize("is_list", [False, True])
 def test_nested_and_nullable_columns_take_two_rounds_more(
     memory_directory: str, tmp_path: Path, rounds: list[int], *, is_list: bool

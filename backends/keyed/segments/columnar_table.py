@@ -179,7 +179,7 @@ class ColumnarTable:
         self._recent = recent
 
     def earliest_time(self) -> int | None:
-        self.fetch_all(self.manifest.runs)
+        self.fetch_all(self.manifest.runs, sort_keys=True)
         slices = self._open_slices()
         groups = np.arange(*self.sort_keys, GROUP, dtype=np.uint64)
         low, width = 0, STEP
@@ -190,7 +190,9 @@ class ColumnarTable:
             low -= low % STEP
             high = min(low + width, GROUP)
             first, end = groups + np.uint64(low), groups + np.uint64(high)
-            rows = rows_between(slices, self.spec, first, end)
+            fetched = self._fetch_rows(first, end)
+            between = self._open_slices_between(first, end, fetched) if fetched else slices
+            rows = rows_between(between, self.spec, first, end)
             if rows.rows:
                 return int(rows.ids[-1].min())
             low, width = high, 2 * width  # all of these were deleted
@@ -206,9 +208,11 @@ class ColumnarTable:
         """Return whether all segments of runs are complete on this host."""
         return self._segments.has_all(slice_.segment for run in runs for slice_ in run.slices)
 
-    def fetch_all(self, runs: Sequence[Run]) -> None:
-        """Fetch the missing bytes of the segments of runs in one round of requests."""
-        self._segments.fetch_all(slice_.segment for run in runs for slice_ in run.slices)
+    def fetch_all(self, runs: Iterable[Run], *, sort_keys: bool = False) -> None:
+        """Fetch the missing rows of runs in one round of requests, or only their sort keys."""
+        slices = (slice_ for run in runs for slice_ in run.slices)
+        sections = ((slice_.segment, slice_.section) for slice_ in slices)
+        self._segments.fetch_sections(sections, sort_keys=sort_keys)
 
     def open_slice(self, slice_: Slice) -> OpenSlice:
         key = slice_.segment, slice_.section

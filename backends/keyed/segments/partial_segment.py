@@ -48,7 +48,8 @@ class FetchPolicy:
         max_tail_bytes: Maximum bytes of a segment's tail that are fetched first. The rest has parts of directories.
         small_bytes: Segments and sections up to this size are fetched whole.
         gap_bytes: Maximum bytes between two missing blocks that are fetched by one request.
-        part_bytes: Maximum size of a request. Larger ranges are divided, so that several connections share them.
+        part_bytes: Maximum size of a request. Larger ranges are divided, so that several connections share them. All
+            requests in progress take at most `max_requests` times this in memory.
         whole_share: All missing blocks of a segment are fetched if the requests cover more than this share of them.
         max_requests: Maximum number of requests at a time; by default fewer on hosts of many cores, which have many workers.
     """
@@ -56,7 +57,7 @@ class FetchPolicy:
     max_tail_bytes: int = MAX_TAIL_BYTES
     small_bytes: int = 256 << 10
     gap_bytes: int = 128 << 10
-    part_bytes: int = 8 << 20
+    part_bytes: int = 2 << 20
     whole_share: float = 0.5
     max_requests: int = min(64, max(16, 128 // (os.cpu_count() or 1)))
 
@@ -212,6 +213,13 @@ class PartialSegment:
         """Return the blocks that contain ranges of bytes, which are not empty."""
         size = self._trailer.block_bytes
         return np.unique(positions_between(starts // size, (ends - 1) // size + 1))
+
+    def section_blocks(self, number: int, *, sort_keys: bool) -> Blocks:
+        """Return the blocks of a section, or of its sort keys. Raises as `section`."""
+        place = section_place(self, self._trailer, number)
+        column = next((each for each in place.columns if each.name == "hi"), None)
+        places = [*column.buffers] if sort_keys and column is not None else [place.place]
+        return np.concatenate([self.blocks_between(at, at + length) for at, length in places])
 
     def requests_for(self, blocks: Blocks) -> "list[_Request]":
         """Return the requests for those of the blocks that are missing; for all missing ones, if these are most of them."""

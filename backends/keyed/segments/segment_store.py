@@ -205,13 +205,19 @@ class SegmentStore:
             self._keep(segment)
         return [self.segment(name) for name in names]
 
-    def fetch_all(self, names: Iterable[str]) -> None:
-        """Fetch all missing bytes of segments in one round of requests, after opening them. Raises as `segment`."""
-        segments = self.open_all(name for name in names if self._is_partial(name))
+    def fetch_sections(self, sections: Iterable[tuple[str, int]], *, sort_keys: bool) -> None:
+        """Fetch what is missing of sections in one round of requests, after opening their segments. Raises as `segment`.
+
+        Args:
+            sections: The name of a segment and the number of the section in it, each.
+            sort_keys: Whether only sort keys are fetched.
+        """
+        missing = [(name, number) for name, number in sections if self._is_partial(name)]
+        opened = {each.name: each for each in self.open_all({name: None for name, _ in missing})}
         prefetch(
-            (segment, segment.all_blocks)
-            for segment in segments
-            if isinstance(segment, PartialSegment)
+            (segment, segment.section_blocks(number, sort_keys=sort_keys))
+            for name, number in missing
+            if isinstance(segment := opened[name], PartialSegment)
         )
 
     def add(self, name: str, buffers: Sequence[BytesLike], checksum: Checksum) -> None:
