@@ -26,7 +26,7 @@ from holdfast.backends.keyed.segments.sparse_bytes import SparseBytes
 from holdfast.backends.keyed.segments.trailer import Trailer, decode_trailer, find_corrupt_block
 from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
-from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.file_systems import BytesLike, file_system_for
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.storages import CheckpointStateOutputStream
 
@@ -38,7 +38,7 @@ Blocks = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPolicy:
-    """The decision which bytes are fetched together. Pure.
+    """The decision which bytes are fetched together, and by how many requests at a time.
 
     A request takes a round trip on one of the connections. In that time the link carries bandwidth x round trip /
     connections: 156 KB at 1 Gbit/s and 80 ms, 293 KB at 10 Gbit/s and 15 ms. Blocks that are closer to each other are
@@ -60,6 +60,11 @@ class FetchPolicy:
     part_bytes: int = 2 << 20
     whole_share: float = 0.5
     max_requests: int = min(64, max(16, 128 // (os.cpu_count() or 1)))
+
+    def threads(self, uris: Iterable[str]) -> int:
+        """Return the number of requests for these files at a time, which their stores can limit."""
+        limits = (file_system_for(uri).range_requests for uri in uris)
+        return min(self.max_requests, *limits)
 
     def ranges(self, missing: Blocks, block_bytes: int) -> list[tuple[int, int]]:
         """Return the ranges of blocks, the first and the end, that contain the missing ones."""
@@ -124,6 +129,11 @@ class PartialSegment:
     def buffer(self) -> pa.Buffer:
         """All bytes. Only blocks that were fetched by `prefetch` may be read."""
         return self._bytes.buffer
+
+    @property
+    def uri(self) -> str:
+        """The segment in storage."""
+        return self._handle.uri
 
     @property
     def is_on_disk(self) -> bool:
@@ -351,7 +361,8 @@ def prefetch(wanted: Iterable[tuple[PartialSegment, Blocks]]) -> None:
         for request in segment.requests_for(np.unique(np.concatenate(parts)))
     ]
     if requests:
-        max_threads = requests[0].segment.policy.max_requests
+        policy = requests[0].segment.policy
+        max_threads = policy.threads(segment.uri for segment in by_segment)
         map_in_parallel(_Request.send, requests, max_threads=max_threads)
         for segment in by_segment:
             segment.keep_if_complete()

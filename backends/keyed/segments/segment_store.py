@@ -198,8 +198,11 @@ class SegmentStore:
             for name in names
             if self._is_closed(name) and (stream := self._stored_file(name)) is not None
         ]
+        if not closed:
+            return [self.segment(name) for name in names]
+        max_threads = self._policy.threads(stream.uri for _, stream in closed)
         for segment in map_in_parallel(
-            lambda each: self._open_stored(*each), closed, max_threads=self._policy.max_requests
+            lambda each: self._open_stored(*each), closed, max_threads=max_threads
         ):
             self._segments[segment.name] = segment
             self._keep(segment)
