@@ -263,17 +263,20 @@ class PartialSegment:
         return blocks[~self._is_verified[blocks]]
 
     def _verify_written(self, blocks: Blocks) -> None:
-        size = self._trailer.block_bytes
-        for start, end in self._bytes.ranges():
-            last = len(self._is_verified) if end >= self._end else end // size
-            low, high = blocks.searchsorted([-(-start // size), last]).tolist()
-            for number in blocks[low:high].tolist():
-                block = self._bytes.view[number * size : min((number + 1) * size, self._end)]
-                corruption = find_corrupt_block(self._trailer, [number], [block])
-                self._is_verified[number] = corruption is None
-                if corruption is not None and np.frombuffer(block, np.uint8).any():  # not a hole
-                    message = "the local copy of segment %s is corrupt, fetching a block again: %s"
-                    _log.warning(message, self.name, corruption)
+        """Verify those of the blocks that are in the sparse file."""
+        size, count = self._trailer.block_bytes, len(self._is_verified)
+        ranges = np.array(self._bytes.ranges(), np.int64).reshape(-1, 2)
+        edges = np.zeros(count + 1, np.int64)
+        np.add.at(edges, np.minimum(-(-ranges[:, 0] // size), count), 1)
+        np.add.at(edges, np.where(ranges[:, 1] >= self._end, count, ranges[:, 1] // size), -1)
+        is_written = np.cumsum(edges[:-1]) > 0
+        for number in blocks[is_written[blocks]].tolist():
+            block = self._bytes.view[number * size : min((number + 1) * size, self._end)]
+            corruption = find_corrupt_block(self._trailer, [number], [block])
+            self._is_verified[number] = corruption is None
+            if corruption is not None and np.frombuffer(block, np.uint8).any():  # not a hole
+                message = "the local copy of segment %s is corrupt, fetching a block again: %s"
+                _log.warning(message, self.name, corruption)
 
     def _read_blocks(self, first: int, end: int) -> tuple[memoryview, str | None]:
         """Read blocks from storage; return them, and a description of the first corrupt one."""
