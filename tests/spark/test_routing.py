@@ -223,7 +223,7 @@ def test_rows_and_marks_arrive_in_their_partitions(
 ) -> None:
     rows = spark.range(0, 500, 1, 3).selectExpr("id", "id % 100 as k")
     operator = Operator(function=Groups(1), uid="o", parallelism=parallelism, key=key)
-    routed = Routing.of(rows, operator, parallelism, 128).repartition(rows, 0)
+    routed = Routing.of(rows, operator, parallelism, 128).repartition(rows, 0, parallelism)
     mark = F.col(routed.columns[-1])
     arrived = routed.select(
         F.spark_partition_id().alias("partition"), "id", "k", mark.alias("mark")
@@ -261,7 +261,7 @@ def test_rows_without_a_key_keep_their_subtasks_in_another_order(spark: SparkSes
     operator = Operator(function=Groups(1), uid="o", parallelism=4)
     routing = Routing.of(rows, operator, 4, 128)
     places = [
-        {row.id: row[-1] for row in routing.repartition(ordered, 0).collect() if row[-1] >= 0}
+        {row.id: row[-1] for row in routing.repartition(ordered, 0, 4).collect() if row[-1] >= 0}
         for ordered in (rows, rows.orderBy(F.desc("id")))
     ]
     assert places[0] == places[1]

@@ -64,9 +64,7 @@ class ConnectEngine:
         return self._own.query
 
     def default_parallelism(self) -> int:
-        # Clients can't ask for it, but it is the number of partitions of a range.
-        rows = self.session.range(MAX_PARALLELISM).select(F.spark_partition_id())
-        return rows.distinct().count()
+        return self._default_parallelism
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         return self.read(query, f"offsets/{batch_id}")
@@ -129,6 +127,12 @@ class ConnectEngine:
 
     def jobs(self, run_id: str) -> None:
         del run_id  # Spark Connect does not report jobs
+
+    @cached_property
+    def _default_parallelism(self) -> int:
+        # Clients can't ask for it, but it is the number of partitions of a range.
+        rows = self.session.range(MAX_PARALLELISM).select(F.spark_partition_id())
+        return rows.distinct().count()
 
     @cached_property
     def _own(self) -> _OwnQuery:

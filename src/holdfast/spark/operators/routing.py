@@ -103,13 +103,17 @@ class Routing:
         """Mark rows with their partitions as their subtasks, and leave them there."""
         return self._mark(rows, F.spark_partition_id().cast("bigint"), late_watermark)
 
-    def repartition(self, rows: DataFrame, late_watermark: int) -> DataFrame:
-        """Move rows, and the rows without data, to the partitions of their subtasks."""
-        return (
+    def repartition(self, rows: DataFrame, late_watermark: int, tasks: int) -> DataFrame:
+        """Move rows, and the rows without data, to the partitions of their subtasks.
+
+        With fewer tasks than subtasks a task reads several of these partitions one after the other.
+        """
+        routed = (
             self._mark(rows, self.subtask, late_watermark)
             .union(self.marks)
             .repartition(self.parallelism, self.partition)
         )
+        return routed if tasks >= self.parallelism else routed.coalesce(tasks)
 
     def _mark(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
         if self.late_rows is not None:

@@ -151,6 +151,7 @@ class BatchRun:
         application_id: Returns the application id of the query for sinks.
         job: The storage of the query's state.
         job_directory: URI of the directory of the job's checkpoints; None if they are in memory.
+        shares_tasks: Whether subtasks share tasks if there are more subtasks than Spark runs tasks at once.
         targets: The tables that sinks have written in the batch.
     """
 
@@ -165,10 +166,12 @@ class BatchRun:
         times: BatchTimes,
         application_id: Callable[[], str],
         job_directory: str | None,
+        shares_tasks: bool,
     ) -> None:
         self.application_id = application_id
         self.job = job
         self.job_directory = job_directory
+        self.shares_tasks = shares_tasks
         self.targets: set[str] = set()
         self._engine = engine
         self._jobs = engine.jobs(run_id)
@@ -307,8 +310,15 @@ class BatchRun:
             schema = StructType([*schema, StructField(COLUMN, BinaryType())])
         routed = forwarded
         if routed is None:
-            routed = shape.routing.repartition(rows, self._times.late_watermark)
+            tasks = self._task_count(assigned.parallelism)
+            routed = shape.routing.repartition(rows, self._times.late_watermark, tasks)
         return routed.mapInArrow(runner, schema)
+
+    def _task_count(self, parallelism: int) -> int:
+        """Return the number of tasks that run the subtasks."""
+        if parallelism == 1 or not self.shares_tasks:
+            return parallelism
+        return min(parallelism, self._engine.default_parallelism())
 
     def _forward(self, rows: DataFrame, routing: Routing) -> DataFrame | None:
         """Return the rows in their partitions, one for each subtask; None if they have to be repartitioned."""

@@ -45,6 +45,8 @@ from holdfast.spark_progress import SparkProgress, sources_of
 
 _log = logging.getLogger(__name__)
 
+_DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"
+
 
 @dataclass(slots=True, kw_only=True)
 class QueryRun:
@@ -61,6 +63,7 @@ class QueryRun:
         application_id: The application id of the query for sinks; None until a sink asks for it.
         tick_source: The index of the source of idle ticks; None until a batch needs it.
         metrics: Receives reports of checkpoints; None without metrics.
+        adds_executors: Whether Spark adds executors if more tasks wait than the present ones run at once.
     """
 
     run_id: str
@@ -76,6 +79,7 @@ class QueryRun:
     application_id: str | None = None
     tick_source: int | None = None
     metrics: JobMetrics | None = None
+    adds_executors: bool = False
 
     @classmethod
     def start(
@@ -90,7 +94,8 @@ class QueryRun:
         clock: Clock,
     ) -> Self:
         """Parse the settings; nothing in storage is read or changed yet, except that directories are created."""
-        settings = Settings.parse(settings_of(engine.session))
+        all_settings = settings_of(engine.session)
+        settings = Settings.parse(all_settings)
         engine.check(settings)
         job_id = settings.job_id or query.query_id
         check_disjoint(query.checkpoint_location, settings.checkpoint_dir, job_id)
@@ -151,6 +156,7 @@ class QueryRun:
             ),
             idle_ticks=idle_ticks,
             metrics=metrics,
+            adds_executors=all_settings.get(_DYNAMIC_ALLOCATION, "").lower() == "true",
         )
 
     def run_batch(
@@ -308,6 +314,7 @@ class QueryRun:
             times=times,
             application_id=application_id,
             job_directory=directory.uri if directory else None,
+            shares_tasks=not self.adds_executors,
         ) as batch:
             if self.process is not None:
                 self.process(rows, pending.batch_id)
