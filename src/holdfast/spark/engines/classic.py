@@ -41,10 +41,12 @@ class ClassicEngine:
     session: SparkSession
     clock: Clock
 
-    def running_query(self) -> RunningQuery:
+    def running_query(self, known: RunningQuery | None = None) -> RunningQuery:
         query_id = self.session.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query_id:
             raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
+        if known is not None and known.query_id == query_id and _is_active(known):
+            return known  # a query has one active run
         execution = self._execution(query_id)
         return RunningQuery(
             query_id=query_id,
@@ -148,3 +150,10 @@ class ClassicEngine:
         path = java_class(self.session, "org.apache.hadoop.fs.Path")(uri)
         configuration = self.session._jsparkSession.sessionState().newHadoopConf()
         return path.getFileSystem(configuration), path
+
+
+def _is_active(query: RunningQuery) -> bool:
+    try:
+        return bool(query.execution.isActive())
+    except Py4JError:  # its JVM has ended
+        return False

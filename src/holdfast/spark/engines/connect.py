@@ -60,7 +60,8 @@ class ConnectEngine:
     client_session: SparkSession
     session: SparkSession
 
-    def running_query(self) -> RunningQuery:
+    def running_query(self, known: RunningQuery | None = None) -> RunningQuery:
+        del known  # the engine knows it itself
         return self._own.query
 
     def default_parallelism(self) -> int:

@@ -51,8 +51,11 @@ class Engine(Protocol):
     @property
     def session(self) -> SparkSession: ...
 
-    def running_query(self) -> RunningQuery:
-        """Return the query. Raises `InvalidRequestError` if it is unknown, as outside of `foreachBatch`."""
+    def running_query(self, known: RunningQuery | None = None) -> RunningQuery:
+        """Return the query; `known` itself if it is that query, and still the same run.
+
+        Raises `InvalidRequestError` if it is unknown, as outside of `foreachBatch`.
+        """
         ...
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:

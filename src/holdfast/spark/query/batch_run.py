@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.backends.functions import BatchTimes
 from holdfast.backends.subtask import OperatorKey
@@ -214,10 +213,9 @@ class BatchRun:
                 f"operator {uid!r} is applied twice in a batch, but its state has one stream of rows. "
                 "Unite the rows first, or make two operators with separate uids"
             )
-        given_rows = rows = running.prepare(_require_batch(rows, f"rows of operator {uid!r}"))
-        if operator.begin is not None and uid in self._pending.new:
-            rows = operator.begin(given_rows)
-        shape = running.shape(rows, given_rows, self._pending.assigned[uid])
+        rows = _require_batch(rows, f"rows of operator {uid!r}")
+        is_new = uid in self._pending.new
+        shape = running.shape(rows, self._pending.assigned[uid], is_new=is_new)
         output = self._output(running, shape, rows, broadcast)
         if self._jobs is None:
             # If a block is lost from now on, reading it fails: rows are never computed again.
@@ -278,7 +276,7 @@ class BatchRun:
         operator = running.operator
         assigned = self._pending.assigned[operator.uid]
         self._check_key_types(operator, shape.routing.key_types)
-        forwarded = self._forward(rows, shape.routing) if operator.forward else None
+        forwarded = self._forward(shape.prepare(rows), shape.routing) if operator.forward else None
         payload = TaskPayload(
             _pickle_function(operator), assigned.subtasks, self._broadcast_rows(operator, broadcast)
         )
@@ -305,14 +303,11 @@ class BatchRun:
             payload=self._cleanup.enter_context(self._engine.send(payload, uid=operator.uid)),
             reports=running.reports,
         )
-        schema = shape.spark_schema
-        if running.reports is None:
-            schema = StructType([*schema, StructField(COLUMN, BinaryType())])
         routed = forwarded
         if routed is None:
             tasks = self._task_count(assigned.parallelism)
-            routed = shape.routing.repartition(rows, self._times.late_watermark, tasks)
-        return routed.mapInArrow(runner, schema)
+            routed = shape.repartition(rows, self._times.late_watermark, tasks)
+        return shape.map(routed, runner)
 
     def _task_count(self, parallelism: int) -> int:
         """Return the number of tasks that run the subtasks."""
