@@ -22,8 +22,8 @@ S = 1_000_000
 """Microseconds of a second."""
 
 
-def by_key(job: Job) -> KeyedRows:
-    return keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
+def by_key(job: Job, parallelism: int = 2) -> KeyedRows:
+    return keyed(keyed_stream(job), "key", uid="sums", parallelism=parallelism)
 
 
 @pytest.mark.exhaustive
@@ -44,10 +44,14 @@ def test_processor_resumes_with_its_state_after_a_restart(job: Job) -> None:
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_aggregates_of_changed_keys_cover_all_rows_so_far(job: Job) -> None:
+@pytest.mark.parametrize(("adaptive", "parallelism"), [("true", 2), ("false", 2), ("false", 5)])
+def test_aggregates_of_changed_keys_cover_all_rows_so_far(
+    job: Job, adaptive: str, parallelism: int
+) -> None:
+    job.settings |= {"spark.sql.adaptive.enabled": adaptive}
     job.feed(files=1, rows=6)
     job.feed(files=1, rows=1)
-    totals = by_key(job).agg(
+    totals = by_key(job, parallelism).agg(
         n=hf.count(), total=hf.sum("value"), mean=hf.avg("value"), last=hf.last("value", by="at")
     )
     assert run_keyed(job, totals) == {
@@ -167,7 +171,7 @@ def test_persisted_rows_are_read_in_several_actions(job: Job) -> None:
     assert seen == [(3, [(0, 2), (1, 2), (2, 2)])]
 
 
-def test_query_keeps_adaptive_execution_disabled(
+def test_aggregates_without_adaptive_execution_take_one_shuffle(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job.feed(files=1, rows=6)
@@ -183,6 +187,7 @@ def test_query_keeps_adaptive_execution_disabled(
     plan = capsys.readouterr().out
     assert "MapInArrow" in plan
     assert "AdaptiveSparkPlan" not in plan
+    assert plan.count("Exchange ") == 1
 
 
 def test_batch_rows_have_no_stream_writer(spark: SparkSession) -> None:

@@ -82,7 +82,7 @@ class PreparedMap:
             return frame.mapInArrow(function, self._schema)
         context: Any = frame.sparkSession.sparkContext
         command = cast("Any", CloudPickleSerializer()).dumps((function, self._schema))
-        if len(command) > _MAX_COMMAND_BYTES or context._pickled_broadcast_vars:
+        if len(command) > _MAX_COMMAND_BYTES or [*context._pickled_broadcast_vars]:
             context._pickled_broadcast_vars.clear()
             return frame.mapInArrow(function, self._schema)
         if self._java is None or self._java.includes != context._python_includes:
