@@ -82,8 +82,9 @@ class PreparedMap:
             return frame.mapInArrow(function, self._schema)
         context: Any = frame.sparkSession.sparkContext
         command = cast("Any", CloudPickleSerializer()).dumps((function, self._schema))
-        if len(command) > _MAX_COMMAND_BYTES or [*context._pickled_broadcast_vars]:
-            context._pickled_broadcast_vars.clear()
+        broadcasts = [broadcast._jbroadcast for broadcast in context._pickled_broadcast_vars]
+        context._pickled_broadcast_vars.clear()
+        if len(command) > _MAX_COMMAND_BYTES:
             return frame.mapInArrow(function, self._schema)
         if self._java is None or self._java.includes != context._python_includes:
             self._java = _JavaArguments.of(frame, self._schema)
@@ -94,7 +95,7 @@ class PreparedMap:
             java.java_includes,
             context.pythonExec,
             context.pythonVer,
-            java.nothing,
+            java.list_of(broadcasts) if broadcasts else java.nothing,
             context._javaAccumulator,
         )
         no_sql = (java.nothing,) * NO_SQL_FUNCTION
@@ -112,6 +113,7 @@ class _JavaArguments:
         includes: The files that were added to Spark's context when they were made.
     """
 
+    client: Any
     make_function: JavaClass
     make_udf: JavaClass
     environment: Any
@@ -127,6 +129,7 @@ class _JavaArguments:
         client = context._gateway._gateway_client
         includes = [*context._python_includes]
         return cls(
+            client=client,
             make_function=JavaClass(_FUNCTION, client),
             make_udf=JavaClass(_UDF, client),
             environment=MapConverter().convert(context.environment, client),
@@ -135,6 +138,9 @@ class _JavaArguments:
             nothing=ListConverter().convert([], client),
             type=session._jsparkSession.parseDataType(schema.json()),
         )
+
+    def list_of(self, values: list[Any]) -> Any:
+        return ListConverter().convert(values, self.client)
 
 
 def _is_classic(frame: DataFrame) -> bool:
