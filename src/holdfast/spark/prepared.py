@@ -4,7 +4,7 @@ PySpark makes the Java objects of all arguments again in each call: a call of th
 each list of columns. In a small batch they take as long as its tasks. With Spark Connect there is nothing to prepare.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -76,12 +76,14 @@ class PreparedMap:
         self._java: _JavaArguments | None = None
 
     def __call__(
-        self, frame: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Any]
+        self,
+        frame: DataFrame,
+        function: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]],
     ) -> DataFrame:
         if not _is_classic(frame):
             return frame.mapInArrow(function, self._schema)
         context: Any = frame.sparkSession.sparkContext
-        command = cast("Any", CloudPickleSerializer()).dumps((function, self._schema))
+        command = cast("Any", CloudPickleSerializer)().dumps((function, self._schema))
         broadcasts = [broadcast._jbroadcast for broadcast in context._pickled_broadcast_vars]
         context._pickled_broadcast_vars.clear()
         if len(command) > _MAX_COMMAND_BYTES:
