@@ -281,7 +281,7 @@ EVERY_KIND = (
     "cast(id % 2 as float) as f",
     "cast(id % 8 as decimal(30, 5)) as d",
     "timestamp_micros(id % 10) as t",
-    "cast(id % 10 as binary) as b",
+    "cast(cast(id % 10 as string) as binary) as b",
     "named_struct('s', cast(id % 2 as smallint), 'o', id % 2 = 0) as pair",
 )
 
