@@ -274,7 +274,7 @@ def test_rows_without_hashable_columns_go_to_one_subtask(spark: SparkSession) ->
     assert rows.select(subtask_of_content(rows, 4)).distinct().count() == 1
 
 
-EVERY_KIND = (
+EVERY_TYPE = (
     "id % 40 as n",
     "if(id % 5 = 0, null, 'name ' || id % 20) as `a name`",
     "if(id % 4 = 0, -0.0d, cast(id % 4 as double) / 0.3) as x",
@@ -292,7 +292,7 @@ EVERY_KIND = (
 def test_combined_rows_arrive_in_the_tasks_of_their_subtasks(
     spark: SparkSession, parallelism: int, partitions: int, tasks: int
 ) -> None:
-    rows = spark.range(0, 1000, 1, 3).selectExpr("id", *EVERY_KIND)
+    rows = spark.range(0, 1000, 1, 3).selectExpr("id", *EVERY_TYPE)
     key = tuple(rows.columns[1:])
     columns = {name: column_named(name) for name in rows.columns}
     groups = {name: columns[name] for name in key}

@@ -97,10 +97,10 @@ class PreparedMap:
             java.java_includes,
             context.pythonExec,
             context.pythonVer,
-            java.list_of(broadcasts) if broadcasts else java.nothing,
+            java.list_of(broadcasts) if broadcasts else java.empty_list,
             context._javaAccumulator,
         )
-        no_sql = (java.nothing,) * NO_SQL_FUNCTION
+        no_sql = (java.empty_list,) * NO_SQL_FUNCTION
         name, kind = function.__name__, PythonEvalType.SQL_MAP_ARROW_ITER_UDF
         udf = java.make_udf(name, java_function, java.type, kind, True, *no_sql)
         column = udf.apply(self._columns.java(frame))
@@ -121,7 +121,7 @@ class _JavaArguments:
     environment: Any
     includes: list[str]
     java_includes: Any
-    nothing: Any
+    empty_list: Any
     type: Any
 
     @classmethod
@@ -137,7 +137,7 @@ class _JavaArguments:
             environment=MapConverter().convert(context.environment, client),
             includes=includes,
             java_includes=ListConverter().convert(includes, client),
-            nothing=ListConverter().convert([], client),
+            empty_list=ListConverter().convert([], client),
             type=session._jsparkSession.parseDataType(schema.json()),
         )
 

@@ -3,7 +3,7 @@
 Spark aggregates rows in each task, moves the results by a hash of their group's columns, and aggregates them again. That
 moves the rows of a group together, but not the rows of a subtask. So each group gets one more column, its salt, which
 is computed such that all groups of a subtask have the same hash. Then no second shuffle is needed. The rows without
-data, which every subtask gets, are groups of their own.
+data, which every subtask gets, are separate groups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -158,18 +158,18 @@ def _salt(columns: Sequence[Column], mixed: Column) -> Column:
     an int `k`. So the salt is the inverse of mix, of hash(columns) xor 42 xor mix(n). All products fit a bigint.
     """
     difference = F.hash(*columns).bitwiseXOR(mixed).cast("bigint")
-    rotated = (difference * F.lit(_signed(_INVERSE_C2))).bitwiseAND(F.lit(_MASK))
+    rotated = (difference * F.lit(_to_int32(_INVERSE_C2))).bitwiseAND(F.lit(_MASK))
     high = F.shiftright(rotated, 15)
     low = F.shiftleft(rotated.bitwiseAND(F.lit((1 << 15) - 1)), 17)
-    salt = (high.bitwiseOR(low) * F.lit(_signed(_INVERSE_C1))).bitwiseAND(F.lit(_MASK))
+    salt = (high.bitwiseOR(low) * F.lit(_to_int32(_INVERSE_C1))).bitwiseAND(F.lit(_MASK))
     return (salt.bitwiseXOR(F.lit(1 << 31)) - F.lit(1 << 31)).cast("int")
 
 
 def _mix(number: int) -> int:
     """Return an int as Murmur3 mixes it into a hash."""
     product = number * _C1 & _MASK
-    return _signed((product << 15 | product >> 17) * _C2 & _MASK)
+    return _to_int32((product << 15 | product >> 17) * _C2 & _MASK)
 
 
-def _signed(number: int) -> int:
+def _to_int32(number: int) -> int:
     return number - (1 << 32) if number >= 1 << 31 else number

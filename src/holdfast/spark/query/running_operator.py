@@ -83,7 +83,7 @@ class RunningOperator:
 
     def _shape(self, rows: DataFrame, assigned: AssignedOperator, *, begins: bool) -> PlanShape:
         operator, session = self.operator, rows.sparkSession
-        prepare = operator.prepare(rows) if operator.prepare is not None else _unchanged
+        prepare = operator.prepare(rows) if operator.prepare is not None else _keep_rows
         prepared = with_initial_state = prepare(rows)
         begin = operator.begin
         if begins and begin is not None:
@@ -123,7 +123,7 @@ class RunningOperator:
         )
 
 
-def _unchanged(rows: DataFrame) -> DataFrame:
+def _keep_rows(rows: DataFrame) -> DataFrame:
     return rows
 
 
