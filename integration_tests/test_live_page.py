@@ -12,7 +12,12 @@ import pytest
 from contracts.histories import HOSTILE, write_checkpoints
 from contracts.written_keyed_states import keyed_checkpoint
 from playwright.sync_api import Browser, Page, expect
+from prometheus_client import start_http_server
 from servers.readability import LOW_CONTRAST, TOO_WIDE
+
+from holdfast.spark.metrics import definitions
+from holdfast.spark.metrics.prometheus import registry_of
+from holdfast.spark.metrics.values import MetricValues, Sample
 
 TOKEN = "the-token-of-the-live-page"
 
@@ -39,6 +44,10 @@ def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivePage]:
     token_file.write_text(TOKEN)
     command = [sys.executable, "-m", "holdfast", "serve", f"file://{directory}", f"file://{keyed}"]
     command += ["--port", "0", "--interval", "1s", "--token-file", str(token_file)]
+    values = MetricValues()
+    values.record([Sample(definitions.SOURCE_LAG, ("job", "0"), 12345.0)])
+    driver, _ = start_http_server(0, "127.0.0.1", registry_of(values))
+    command += ["--driver", f"http://127.0.0.1:{driver.server_port}/metrics"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -46,6 +55,7 @@ def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivePage]:
         finally:
             process.terminate()
             process.wait(timeout=20)
+            driver.shutdown()
 
 
 @contextmanager
@@ -72,6 +82,14 @@ def open_page(
         assert messages == []
     finally:
         context.close()
+
+
+def test_job_shows_the_figures_of_its_driver(browser: Browser, live_page: LivePage) -> None:
+    with open_page(browser, live_page, "#/job/job@1") as page:
+        expect(page.get_by_role("heading", name="The driver, now")).to_be_visible()
+        expect(page.locator("dl", has_text="Source lag, rows")).to_contain_text("12,345")
+    with open_page(browser, live_page, "#/job/damaged") as page:
+        expect(page.get_by_role("heading", name="The driver, now")).to_have_count(0)
 
 
 def test_new_checkpoint_appears_without_a_reload(browser: Browser, live_page: LivePage) -> None:

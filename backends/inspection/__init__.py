@@ -31,7 +31,7 @@ from holdfast.backends.inspection.keyed_writing import (
     write_keyed_tables,
     write_partitioned_tables,
 )
-from holdfast.backends.inspection.lookups import FoundRows, StateLookup, open_state
+from holdfast.backends.inspection.lookups import FoundRows, OpenState, StateLookup, open_state
 from holdfast.backends.inspection.operator_writing import StateRows, write_states
 from holdfast.backends.inspection.reading import (
     Raw,
@@ -51,6 +51,7 @@ __all__ = [
     "FoundRows",
     "KeySizes",
     "KeyedDescriptor",
+    "OpenState",
     "Raw",
     "ReadableState",
     "RestoreOutcome",

@@ -14,7 +14,6 @@ import pyarrow as pa
 from holdfast.backends.inspection.catalogue import find_state
 from holdfast.backends.inspection.keyed_parts import Table
 from holdfast.backends.inspection.reading import key_columns, tables_in
-from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.backends.keyed import BlockCache, Keys, RestoredTable
 from holdfast.common import SYSTEM_CLOCK, Clock, map_in_parallel, uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
@@ -50,7 +49,7 @@ class StateLookup:
     """
 
     def __init__(
-        self, find: "Callable[[], _OpenState]", follow_s: float | None, clock: Clock
+        self, find: "Callable[[], OpenState]", follow_s: float | None, clock: Clock
     ) -> None:
         self._find = find
         self._follow_s = follow_s
@@ -176,41 +175,48 @@ def _open(
     name: str | None,
     kind: str | None,
     cache: BlockCache,
-) -> "_OpenState":
+) -> "OpenState":
     with ExitStack() as block:
         checkpoint = block.enter_context(hold_found_checkpoint(pointer))
-        metadata = checkpoint.metadata
-        stored = find_state(metadata, operator, name, raw=None, kind=kind, is_keyed=True)
-        groups = metadata.operators[stored.operator].max_parallelism
-        readable = replace(stored.readable(), max_parallelism=groups)
-        if not tables_in(readable):
-            message = f"state {stored.label!r} is {stored.kind}, which has no keys; read it with read_state"
-            raise InvalidRequestError(message)
-        return _OpenState(readable, stored.label, checkpoint, cache, block.pop_all())
+        opened = OpenState(checkpoint, operator, name, kind, cache)
+        opened.lease = block.pop_all()
+        return opened
 
 
-class _OpenState:
-    """Keyed state of one checkpoint, which a lease holds until `close`.
+class OpenState:
+    """Keyed state of one checkpoint that is open for look-ups by key; the arguments are those of `open_state`.
 
     A table has streams, so each thread that looks something up takes an idle one, or opens another.
+
+    Attributes:
+        lease: Keeps the job from deleting the checkpoint until `close`; empty by default.
+
+    Raises:
+        InvalidRequestError: There is no such state, or it has no keys.
     """
 
     def __init__(
         self,
-        readable: ReadableState,
-        label: str,
         checkpoint: CompletedCheckpoint,
+        operator: str | None,
+        state: str | None,
+        kind: str | None,
         cache: BlockCache,
-        lease: ExitStack,
     ) -> None:
-        self.readable = readable
+        metadata = checkpoint.metadata
+        stored = find_state(metadata, operator, state, raw=None, kind=kind, is_keyed=True)
+        groups = metadata.operators[stored.operator].max_parallelism
+        self.readable = replace(stored.readable(), max_parallelism=groups)
+        self._tables = tables_in(self.readable)
+        if not self._tables:
+            message = f"state {stored.label!r} is {stored.kind}, which has no keys; read it with read_state"
+            raise InvalidRequestError(message)
         self.checkpoint_id = checkpoint.checkpoint_id
-        self.completed_ms = checkpoint.metadata.created_ms
+        self.completed_ms = metadata.created_ms
         self.pointer = checkpoint.location.external_pointer
-        self._label = label
+        self.lease = ExitStack()
+        self._label = stored.label
         self._cache = cache
-        self._lease = lease
-        self._tables = tables_in(readable)
         self._idle: list[list[RestoredTable]] = [[] for _ in self._tables]
         self._opened: list[RestoredTable] = []
         is_local = uripath.scheme(self.pointer) in _LOCAL
@@ -220,11 +226,12 @@ class _OpenState:
         """Return the rows of keys. Raises as `StateLookup.get`."""
         batches: list[pa.RecordBatch] = []
         if keys:
-            rows = [key_columns(self._label, self._tables[0], key) for key in keys]
-            columns = list(map(pa.concat_arrays, zip(*rows, strict=True)))
-            works = list(self._works(Keys.of(columns, self.readable.max_parallelism)))
             with explain_deletion(self.pointer):
-                results = map_in_parallel(self._read, works, max_threads=self._threads)
+                results = map_in_parallel(
+                    lambda work: list(self._read(work)),
+                    list(self._works(keys)),
+                    max_threads=self._threads,
+                )
             batches = [batch for result in results for batch in result]
         return FoundRows(
             pa.Table.from_batches(batches, self.readable.schema),
@@ -233,13 +240,21 @@ class _OpenState:
             self.pointer,
         )
 
+    def iter_rows(self, key: Any) -> Iterator[pa.RecordBatch]:
+        """Iterate over the rows of a key that may have more of them than fit into memory. Raises as `StateLookup.get`."""
+        for work in self._works([key]):
+            yield from self._read(work)
+
     def close(self) -> None:
-        self._lease.close()
+        self.lease.close()
         for table in self._opened:
             table.close()
 
-    def _works(self, keys: Keys) -> Iterator[tuple[int, Table]]:
+    def _works(self, wanted: Sequence[Any]) -> Iterator[tuple[int, Table]]:
         """Distribute keys over threads: tables by their number, with the keys to look up."""
+        rows = [key_columns(self._label, self._tables[0], key) for key in wanted]
+        columns = list(map(pa.concat_arrays, zip(*rows, strict=True)))
+        keys = Keys.of(columns, self.readable.max_parallelism)
         for number, table in enumerate(self._tables):
             chosen = table.at_keys(keys)
             if chosen is None or chosen.keys is None:
@@ -248,7 +263,7 @@ class _OpenState:
             for part in np.array_split(np.arange(count), min(count, self._threads)):
                 yield number, replace(chosen, keys=chosen.keys.take(part))
 
-    def _read(self, work: tuple[int, Table]) -> list[pa.RecordBatch]:
+    def _read(self, work: tuple[int, Table]) -> Iterator[pa.RecordBatch]:
         number, table = work
         idle = self._idle[number]
         try:
@@ -256,6 +271,5 @@ class _OpenState:
         except IndexError:
             opened = table.open(self._cache)
             self._opened.append(opened)
-        batches = list(self.readable.batches([replace(table, opened=opened)]))
+        yield from self.readable.batches([replace(table, opened=opened)])
         idle.append(opened)
-        return batches

@@ -9,9 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +25,7 @@ import pytest
 from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
 from contracts.written_keyed_states import keyed_checkpoint
 from openapi_spec_validator import validate
+from prometheus_client import start_http_server
 
 from holdfast.cli.command_line import main
 from holdfast.cli.serve import TOKEN
@@ -29,6 +33,9 @@ from holdfast.cli.server import Access, Jobs, application
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.locations import complete_checkpoint
 from holdfast.locations.adapters import file_system_for
+from holdfast.spark.metrics import definitions
+from holdfast.spark.metrics.prometheus import registry_of
+from holdfast.spark.metrics.values import MetricValues, Sample
 from holdfast.spark_progress import HISTORY, FailedAttempt, next_history
 
 SECRET = "a-token-of-the-test-0123456789"
@@ -50,9 +57,11 @@ class Answer:
 class Client:
     """Asks an application, without a network."""
 
-    def __init__(self, *directories: Path | str, token: str | None = None) -> None:
+    def __init__(
+        self, *directories: Path | str, token: str | None = None, drivers: Sequence[str] = ()
+    ) -> None:
         uris = [each if isinstance(each, str) else f"file://{each}" for each in directories]
-        self.jobs = Jobs(uris, clock=SYSTEM_CLOCK, interval_s=0)
+        self.jobs = Jobs(uris, clock=SYSTEM_CLOCK, interval_s=0, drivers=drivers)
         self._app = application(self.jobs, Access(token))
 
     def ask(
@@ -434,6 +443,76 @@ def test_users_in_uris_are_left_out() -> None:
             assert b"AKIAKEY" not in answer.body
     finally:
         file_system_for(directory).delete_tree(directory)
+
+
+@pytest.fixture(scope="module")
+def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that has a page at `/page`, and nothing else."""
+    directory = tmp_path_factory.mktemp("pages")
+    (directory / "page").write_text("<html> not metrics </html>")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(directory))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[str]:
+    """The URL of the metrics of a driver that runs `job` and `other`."""
+    values = MetricValues()
+    values.record(
+        [
+            Sample(definitions.SOURCE_LAG, ("job", "0"), 70.0),
+            Sample(definitions.CHECKPOINT_DURATION, ("job",), 1.5),
+            Sample(definitions.SOURCE_LAG, ("other", "0"), 3.0),
+        ]
+    )
+    server, thread = start_http_server(0, "127.0.0.1", registry_of(values))
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    thread.join()
+
+
+def test_metrics_are_those_of_the_running_driver(directory: Path, driver: str) -> None:
+    write_checkpoints(directory, [1])
+    assert Client(directory).read("/jobs/job/metrics") == {"metrics": [], "errors": []}
+    live = Client(directory, drivers=[driver]).read("/jobs/job/metrics")
+    assert live["errors"] == []
+    assert live["metrics"] == [
+        {"id": "holdfast_source_lag_rows", "labels": {"source": "0"}, "value": 70.0},
+        {"id": "holdfast_checkpoint_duration_seconds_count", "labels": {}, "value": 1.0},
+        {"id": "holdfast_checkpoint_duration_seconds_sum", "labels": {}, "value": 1.5},
+    ]
+
+
+def test_drivers_without_metrics_are_named_and_hide_no_others(
+    directory: Path, driver: str, page_server: str
+) -> None:
+    write_checkpoints(directory, [1])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        gone = f"http://127.0.0.1:{free.getsockname()[1]}/metrics"
+    wrong, missing = f"{page_server}/page", f"{page_server}/missing"
+    client = Client(directory, drivers=[gone, wrong, missing, driver])
+    live = client.read("/jobs/job/metrics")
+    assert len(live["metrics"]) == 3
+    assert live["errors"] == [
+        f"driver {gone} does not answer (URLError)",
+        f"driver {wrong} answers with something else than metrics of Prometheus",
+        f"driver {missing} answers with status 404",
+    ]
+
+
+@pytest.mark.parametrize("url", ["driver:9250", "ftp://driver/metrics", "http://me:pass-word@host"])
+def test_command_refuses_a_driver_without_a_plain_url(
+    directory: Path, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    assert main(["serve", f"file://{directory}", "--driver", url]) == 2
+    error = capsys.readouterr().err
+    assert "--driver must be a URL" in error
+    assert "pass-word" not in error
 
 
 @pytest.mark.parametrize(

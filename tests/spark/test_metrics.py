@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations.file_systems import Retrier, RetryPolicy
+from holdfast.locations.metadata import SubtaskStatistics
 from holdfast.spark.metrics import CompletedBatch, FailedCheckpoint, Initialization, JobMetrics
 from holdfast.spark.metrics import definitions as d
 from holdfast.spark.metrics.opentelemetry import MetricExport, SpanExport
@@ -246,11 +247,16 @@ def test_metrics_by_otlp_have_names_units_and_labels(receiver: Receiver) -> None
 
 
 def test_spans_have_the_names_and_times_of_the_checkpoint(
-    memory_directory: str, receiver: Receiver
+    memory_directory: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-01")
     metrics = job_metrics()
     spans = metrics.spans = SpanExport.to_endpoint(receiver.url)
     batch = completed_batch(memory_directory, ManualClock())
+    first, second = batch.acknowledgements["operator"]
+    state = replace(first.state, statistics=SubtaskStatistics(1, 1, 100, 1.0, 1.0, 1.0, 1.0))
+    reports = [replace(first, state=state, start_ms=1, store_calls={"publish": 3}), second]
+    batch = CompletedBatch(batch.completed, batch.assigned, {"operator": reports})
     metrics.report_start(Initialization("job", 1000.0, 20.0, 5.0, batch.completed))
     metrics.report_completed(batch)
     metrics.report_failed(FailedCheckpoint("job", 2, 5000.0, 10.0, "store-failed", "no answer"))
@@ -267,7 +273,12 @@ def test_spans_have_the_names_and_times_of_the_checkpoint(
     assert attributes["checkpointStatus"].string_value == "COMPLETED"
     assert attributes["checkpointId"].int_value == 1
     assert completed.end_time_unix_nano - completed.start_time_unix_nano == 2_000_000_000
+    assert attributes["queryId"].string_value == progress(0).query_id
     assert failed.status.message == "no answer"
+    (subtask,) = (span for span in exported if span.name == "Subtask")
+    calls = {each.key: each.value for each in subtask.attributes}["storeCalls.publish"]
+    assert calls.int_value == 3
+    assert [link.span_id.hex() for root in roots for link in root.links] == ["cd" * 8] * 3
 
 
 def test_calls_and_retries_of_driver_and_subtasks_are_counted(memory_directory: str) -> None:

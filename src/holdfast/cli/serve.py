@@ -37,7 +37,8 @@ def _interval_s(text: str) -> float:
     help="show all jobs on a live page, with a REST API",
     description="Serve a page that shows the jobs of some directories and updates while they run, and the\n"
     "REST API that it uses, described in /openapi.json. Everything is read from storage, and\n"
-    "nothing is written.\n\n"
+    "nothing is written. Figures that only a running driver has are read from its metrics, if you\n"
+    "name their URL by --driver.\n\n"
     "The server listens on this machine only. Another --host needs a token of at least\n"
     f"{_MIN_TOKEN} characters: in the file that --token-file names, or in {TOKEN}.",
     examples="""
@@ -71,6 +72,13 @@ def _interval_s(text: str) -> float:
             help=f"file with the token that requests need; by default that of {TOKEN}, if it is set",
         ),
         option(
+            "--driver",
+            action="append",
+            default=[],
+            metavar="URL",
+            help="metrics of a running driver to show as well, such as http://driver:9250/metrics; can be given several times",
+        ),
+        option(
             "--interval",
             type=_interval_s,
             default=5.0,
@@ -85,7 +93,12 @@ def serve_command(options: argparse.Namespace) -> int:
     try:
         import uvicorn  # noqa: PLC0415  # an extra
 
-        from holdfast.cli.server import Access, Jobs, application  # noqa: PLC0415
+        from holdfast.cli.server import (  # noqa: PLC0415
+            Access,
+            Jobs,
+            application,
+            check_driver,
+        )
     except ModuleNotFoundError as error:
         message = f"the server needs {error.name}; pip install 'holdfast[serve]'"
         raise InvalidRequestError(message) from error
@@ -96,6 +109,8 @@ def serve_command(options: argparse.Namespace) -> int:
             f"--token-file, or set {TOKEN}"
         )
         raise InvalidRequestError(message)
+    for driver in options.driver:
+        check_driver(driver)
     configure_stores(options, *options.directories)
 
     def configure(checkpoint: CompletedCheckpoint) -> None:
@@ -106,6 +121,7 @@ def serve_command(options: argparse.Namespace) -> int:
         clock=options.clock,
         interval_s=options.interval,
         configure=configure,
+        drivers=options.driver,
     )
     with _listen(options.host, options.port) as listener:
         config = uvicorn.Config(

@@ -339,6 +339,7 @@ class Jobs:
         clock: The clock for ages.
         interval_s: Time between two looks at the storage.
         configure: Configures the stores of all files of a checkpoint.
+        drivers: URLs of the metrics of running drivers.
     """
 
     def __init__(
@@ -348,9 +349,11 @@ class Jobs:
         clock: Clock,
         interval_s: float,
         configure: Callable[[CompletedCheckpoint], None] = lambda _: None,
+        drivers: Sequence[str] = (),
     ) -> None:
         self.clock = clock
         self.interval_s = interval_s
+        self.drivers = drivers
         self.directories = [WatchedDirectory(uri) for uri in dict.fromkeys(directories)]
         self._configure = configure
         self._lock = threading.Lock()

@@ -165,9 +165,28 @@ function describeSweep(sweep, grace) {
     list(rows.map(one => [bdi(one.uri, "place"), ` ${one.bytes === null ? "unfinished upload" : bytes(one.bytes)}`]))))];
 }
 
+const total = values => values.length ? values.reduce((sum, value) => sum + value, 0) : null;
+const largest = values => values.length ? Math.max(...values) : null;
+const LIVE = [
+  ["Source lag, rows", "holdfast_source_lag_rows", total, count], ["Failed checkpoints", "holdfast_checkpoints_failed_total", total, count],
+  ["Rows of state", "holdfast_state_rows", total, count], ["Pending timers", "holdfast_timers_pending", total, count],
+  ["Store calls", "holdfast_store_calls_total", total, count], ["Retries", "holdfast_store_retries_total", total, count],
+  ["Largest worker", "holdfast_worker_peak_memory_bytes", largest, bytes],
+];
+
+function driver({metrics, errors}) {
+  if (!metrics.length && !errors.length) return [];
+  const values = LIVE.map(([title, id, combine, format]) => [title, combine(metrics.filter(one => one.id === id).map(one => one.value)), format]);
+  return [make("h3", {}, "The driver, now"), facts(Object.fromEntries(values.filter(([, value]) => value !== null).map(([title, value, format]) => [title, format(value)]))),
+    errors.map(error => make("p", {class: "note"}, bdi(error))),
+    ...folded("metrics", metrics, "Metrics", (rows, what) => table(what, [
+      ["Metric", one => one.id], ["Labels", one => Object.entries(one.labels).map(([name, value]) => `${name}=${value}`).join(", "), "text"],
+      ["Value", one => one.value.toLocaleString("en-US")]], rows))];
+}
+
 async function jobView(job) {
-  const [details, history, saved] = await Promise.all([
-    read(path("jobs", job)), read(`${path("jobs", job)}/checkpoints`), read(path("jobs", job, "savepoints"))]);
+  const [details, history, saved, live] = await Promise.all([
+    read(path("jobs", job)), read(`${path("jobs", job)}/checkpoints`), read(path("jobs", job, "savepoints")), read(path("jobs", job, "metrics"))]);
   const one = details.overview;
   const newest = one.checkpoint === null ? null
     : await read(path("jobs", job, "checkpoints", "details", one.checkpoint)).catch(error => ({error}));
@@ -178,7 +197,7 @@ async function jobView(job) {
       Restarts: count(history.counts.restored), "Newly written": bytes(one.new_bytes), Referenced: bytes(one.referenced_bytes),
       "Rows in": count(one.rows_in), "One every": ms(one.median_interval_ms),
     }),
-    figures(details.figures),
+    driver(live), figures(details.figures),
     (details.restarts.length > 0 || details.failed_attempts.length > 0 || details.history_error) && make("h3", {}, "Restarts and failed attempts"),
     details.history_error && make("p", {}, pill(["Not known", "warn"]), " Older history can't be read: ", bdi(details.history_error)),
     ...folded("restarts", details.restarts, "Restarts", rows => list(rows.map(row =>

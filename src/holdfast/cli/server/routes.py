@@ -33,6 +33,7 @@ from holdfast.cli.server.answers import (
     SweepAnswer,
     Task,
 )
+from holdfast.cli.server.drivers import LiveMetrics, read_metrics
 from holdfast.cli.server.jobs import Jobs, ServedJob
 from holdfast.cli.server.openapi import Endpoint, description
 from holdfast.cli.show import checkpoint_values
@@ -154,6 +155,10 @@ def _subtasks(jobs: Jobs, _query: Query, job: str, id: str, operator: str) -> Su
     return SubtaskDetails.of(operator, view.checkpoint, view.operators[operator])
 
 
+def _metrics(jobs: Jobs, _query: Query, job: str) -> LiveMetrics:
+    return read_metrics(jobs.drivers, jobs.find(job).job_id)
+
+
 def _savepoints(jobs: Jobs, _query: Query, job: str) -> Savepoints:
     values = jobs.find(job).overview(now_ms=jobs.clock.now_ms())
     readable = [CheckpointEntry.of_view(view) for view in values.savepoints[::-1]]
@@ -232,6 +237,7 @@ ENDPOINTS = (
         SubtaskDetails,
         _subtasks,
     ),
+    Endpoint("/jobs/{job}/metrics", "the metrics of the running driver", LiveMetrics, _metrics),
     Endpoint("/jobs/{job}/savepoints", "the savepoints of a job", Savepoints, _savepoints),
     Endpoint("/jobs/{job}/sweep", "the files that a sweep would delete", SweepAnswer, _sweep),
     Endpoint(

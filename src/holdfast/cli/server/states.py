@@ -2,11 +2,14 @@
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from holdfast.backends.inspection import KeySizes, find_state, key_sizes, readable_state
+from holdfast.backends.inspection import KeySizes, OpenState, find_state, key_sizes
+from holdfast.backends.keyed import BlockCache
 from holdfast.cli.json_values import json_value
 from holdfast.cli.report_charts import Figure, key_group_figure
 from holdfast.cli.show import state_values
@@ -21,6 +24,9 @@ _MAX_SCAN_BYTES = 64 << 20
 
 _MAX_ROWS = 1000
 """Rows of a key in an answer."""
+
+_MAX_OPEN_STATES = 16
+"""States whose manifests are kept for look-ups."""
 
 
 class Freshness(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,10 +190,17 @@ def state_rows(
     now_ms: int,
 ) -> StateRows:
     """Return the rows of a key. Raises as `read_state` does."""
-    readable = readable_state(checkpoint.metadata, operator, name, kind=kind, key=key)
+    chosen = _Choice(
+        checkpoint.location.external_pointer,
+        checkpoint.metadata.created_ms,
+        operator,
+        name,
+        kind,
+        checkpoint,
+    )
     rows = (
         {column: json_value(value) for column, value in zip(batch.schema.names, row, strict=True)}
-        for batch in readable.batches()
+        for batch in _open(chosen).iter_rows(key)
         for row in zip(*batch.columns, strict=True)
     )
     first = list(itertools.islice(rows, _MAX_ROWS + 1))
@@ -198,6 +211,26 @@ def state_rows(
         rows=first[:_MAX_ROWS],
         is_complete=len(first) <= _MAX_ROWS,
     )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A state of a checkpoint; another driver may complete a checkpoint of the same name again."""
+
+    pointer: str
+    completed_ms: int
+    operator: str
+    name: str
+    kind: str | None
+    checkpoint: CompletedCheckpoint = field(compare=False)
+
+
+_BLOCKS = BlockCache()
+
+
+@lru_cache(maxsize=_MAX_OPEN_STATES)
+def _open(chosen: _Choice) -> OpenState:
+    return OpenState(chosen.checkpoint, chosen.operator, chosen.name, chosen.kind, _BLOCKS)
 
 
 def key_in_query(query: Mapping[str, str]) -> Mapping[str, str | None] | str:

@@ -3,6 +3,7 @@
 Attributes of spans have Flink's names (CheckpointStatsTracker).
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from holdfast.spark.metrics.definitions import METRICS, Metric
 from holdfast.spark.metrics.spans import SpanTree
@@ -89,13 +91,26 @@ class MetricExport:
         self._provider.force_flush(1000 * EXPORT_TIMEOUT_S)
 
 
+def _starter() -> list[trace.Link]:
+    """Return a link to the span that started this process, if TRACEPARENT of the environment names one."""
+    carrier = {
+        name: os.environ[variable]
+        for name, variable in (("traceparent", "TRACEPARENT"), ("tracestate", "TRACESTATE"))
+        if variable in os.environ
+    }
+    context = trace.get_current_span(TraceContextTextMapPropagator().extract(carrier))
+    known = context.get_span_context()
+    return [trace.Link(known)] if known.is_valid else []
+
+
 class SpanExport:
-    """Exports trees of spans."""
+    """Exports trees of spans, each of them linked to the span that started this process."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(_SCOPE)
+        self._links = _starter()
 
     @classmethod
     def to_endpoint(cls, endpoint: str) -> "SpanExport":
@@ -110,6 +125,7 @@ class SpanExport:
             tree.name,
             context,
             attributes=dict(tree.attributes),
+            links=self._links if parent is None else None,
             start_time=int(1e6 * tree.start_ms),
         )
         if tree.error:

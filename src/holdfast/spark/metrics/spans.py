@@ -21,7 +21,7 @@ from holdfast.locations.metadata import SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark.metrics.samples import CompletedBatch, phases_s, subtask_statistics
 from holdfast.spark.subtask import Acknowledgement
-from holdfast.spark_progress import checkpoint_statistics
+from holdfast.spark_progress import checkpoint_statistics, find_progress
 
 Attributes = Mapping[str, str | int | float]
 
@@ -120,8 +120,10 @@ def checkpoint_span(batch: CompletedBatch) -> SpanTree:
         "rowsOut": sizes.rows_out,
         "rowsLate": sizes.rows_late,
     }
-    if sizes.batch is not None:
-        attributes["batchId"] = sizes.batch
+    if progress := find_progress(metadata):
+        attributes["batchId"] = progress.batch_id
+        attributes["queryId"] = progress.query_id
+        attributes["runId"] = progress.run_id
     for name in ("restore", "process", "sync", "async"):
         durations_ms = [getattr(each, f"{name}_ms") for each in all_statistics]
         title = _DURATION_NAMES[name]
@@ -155,6 +157,11 @@ def _subtask_span(uid: str, report: Acknowledgement, statistics: SubtaskStatisti
         "checkpointedSize": statistics.state_bytes,
         "restoredFrom": statistics.restored_from,
     }
+    for prefix, numbers in (
+        ("storeCalls", report.store_calls),
+        ("storeRetries", report.store_retries),
+    ):
+        attributes.update({f"{prefix}.{call}": number for call, number in numbers.items()})
     phases = []
     at_ms = float(report.start_ms)
     for phase, seconds in phases_s(statistics).items():
