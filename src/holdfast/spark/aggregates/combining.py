@@ -76,8 +76,8 @@ def operands_of(
         rows: The rows.
         key: The key's columns.
         aggregates: The aggregates by name.
-        combine: Whether Spark combines all rows of a key, and of a pane if there are panes, to one row. It costs
-            another shuffle, of few rows if there are few keys.
+        combine: Whether Spark combines all rows of a key, and of a pane if there are panes, to one row. In a
+            large batch it costs another shuffle, of few rows if there are few keys.
         panes: For windows: keep a column of event time.
 
     Raises:

@@ -105,6 +105,10 @@ class ClassicEngine:
         except Py4JError:  # Spark has ended
             return None
 
+    def last_input_rows(self, query: RunningQuery) -> int | None:
+        progress = query.execution.lastProgress()
+        return None if progress is None else int(progress.numInputRows())
+
     def is_empty(self, rows: DataFrame) -> bool:
         # Stateful operators of Spark have partitions even without rows.
         return bool(cast("Any", rows)._jdf.queryExecution().toRdd().getNumPartitions() == 0)

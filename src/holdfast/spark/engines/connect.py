@@ -104,6 +104,9 @@ class ConnectEngine:
         del query  # it is in another session than the batches
         return None
 
+    def last_input_rows(self, query: RunningQuery) -> None:
+        """Return None: the query is in another session than the batches."""
+
     def is_empty(self, rows: DataFrame) -> bool:
         # Computes all rows: the number of partitions is unknown here.
         return rows.count() == 0

@@ -90,6 +90,10 @@ class Engine(Protocol):
         """Return the JSON of Spark's last `StreamingQueryProgress`; None if it is not known here. From any thread."""
         ...
 
+    def last_input_rows(self, query: RunningQuery) -> int | None:
+        """Return the number of rows that the query's sources had in its last batch; None if it is not known here."""
+        ...
+
     def is_empty(self, rows: DataFrame) -> bool:
         """Return whether a batch without new input has no rows, also from Spark's stateful operators.
 

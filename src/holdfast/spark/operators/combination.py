@@ -1,13 +1,12 @@
-"""Rows that Spark's JVM combines on the way to their subtasks, so that they are moved only once.
+"""Rows that Spark's JVM combines to one row of each group before they reach their subtasks.
 
-Spark aggregates rows in each task, moves the results by a hash of their group's columns, and aggregates them again. That
-moves the rows of a group together, but not the rows of a subtask. So each group gets one more column, its salt, which
-is computed such that all groups of a subtask have the same hash. Then no second shuffle is needed. The rows without
-data, which every subtask gets, are separate groups.
+Either they are combined first, and the results are moved to the subtasks: a shuffle for each step. Or the rows of a small
+batch are moved first, and combined where they are. Then Spark needs no second shuffle for the groups, because the
+partition of a row is one of the columns of its group.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
@@ -17,15 +16,9 @@ from pyspark.sql import functions as F
 from holdfast.spark.operators.routing import SUBTASK, Routing, number_at, partition_numbers
 from holdfast.spark.prepared import PreparedAggregation, PreparedColumns
 
+_PARTITION = "__holdfast_partition"
 _RESULT = "__holdfast_result_"
-_ADAPTIVE = "spark.sql.adaptive.enabled"
-_PARTITIONS = "spark.sql.shuffle.partitions"
-
-# Of Spark's Murmur3.
-_SEED = 42
-_C1, _C2 = 0xCC9E2D51, 0x1B873593
-_MASK = 0xFFFFFFFF
-_INVERSE_C1, _INVERSE_C2 = pow(_C1, -1, 1 << 32), pow(_C2, -1, 1 << 32)
+_ALL_GROUP_COLUMNS = "spark.sql.requireAllClusterKeysForDistribution"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +52,7 @@ class Combination:
 
     @cached_property
     def _grouping(self) -> "Grouping":
-        return Grouping.of([*self.groups.values()], self.results)
-
-    @property
-    def results(self) -> dict[str, Column]:
-        """All columns of the result, by name."""
-        return {**self.groups, **self.values}
+        return Grouping.of([*self.groups.values()], {**self.groups, **self.values})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,84 +80,85 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class CombinedRouting:
-    """The routing of rows with one schema that are combined on the way. Made once, as a `Routing`.
+    """The routing of rows with one schema that are combined where their subtasks run. Made once, as a `Routing`.
 
-    All groups of a subtask have the same hash, so they are in one partition of any number of partitions.
+    Rows of subtask i are moved to task i * tasks // parallelism, where rows without data are separate groups.
 
     Attributes:
-        partitions: The number of partitions of an aggregation. It is only used to give subtasks separate partitions.
-        columns: The columns for the aggregation, and the mark.
-        marks: The rows without data.
-        grouping: The aggregation by the columns of groups, mark and salt.
-        order: The subtask of a row, to sort rows; None if no partition has rows of several subtasks.
+        routing: The routing of combined rows.
+        grouping: The aggregation by the columns of groups, mark and partition.
+        index: Computes the subtask of a combined row.
+        marks: The rows without data, without their partition.
     """
 
     combination: Combination
-    partitions: int
-    columns: PreparedColumns
-    marks: DataFrame
+    routing: Routing
     grouping: Grouping
-    order: Column | None
+    index: Column
+    marks: DataFrame
+    _by_tasks: dict[int, "_Moves"] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(cls, combination: Combination, routing: Routing, rows: DataFrame) -> Self | None:
         """Return the routing of all rows that have the schema of these rows before they are combined.
 
-        `routing` is that of combined rows. None if rows have to be combined first: late rows have to be kept
-        apart, or adaptive execution would merge partitions of aggregations, whatever their number.
+        None if rows have to be combined first: late rows have to be kept apart, or a setting makes Spark move
+        rows of groups by all columns of the group.
         """
-        conf = rows.sparkSession.conf
-        if routing.late_rows is not None or conf.get(_ADAPTIVE) != "false":
+        all_columns = str(rows.sparkSession.conf.get(_ALL_GROUP_COLUMNS, "false"))
+        if routing.late_rows is not None or all_columns.lower() != "false":
             return None
-        partitions, parallelism = int(conf.get(_PARTITIONS) or 0), routing.parallelism
-        numbers = partition_numbers(partitions)
-        hashes = [
-            _SEED ^ _mix(numbers[subtask * partitions // parallelism])
-            for subtask in range(parallelism)
-        ]
         mark = F.col(SUBTASK)
-        index = F.pmod(mark, F.lit(parallelism).cast("bigint"))
-        groups = [*combination.groups.values(), mark]
+        groups = [*combination.groups.values(), mark, F.col(_PARTITION)]
+        results = {**combination.groups, **combination.values, SUBTASK: mark}
         return cls(
             combination=combination,
-            partitions=partitions,
-            columns=PreparedColumns([*combination.columns, routing.subtask.alias(SUBTASK)]),
+            routing=routing,
+            grouping=Grouping.of(groups, results),
+            index=F.pmod(mark, F.lit(routing.parallelism).cast("bigint")),
             marks=routing.marks_of(combination.select(rows, combination.prepared)),
-            grouping=Grouping.of(
-                [*groups, _salt(groups, number_at(hashes, index))],
-                {**combination.results, SUBTASK: mark},
-            ),
-            order=index if parallelism > partitions else None,
         )
 
     def repartition(self, rows: DataFrame, tasks: int) -> DataFrame:
-        """Combine rows, and move them and the rows without data to the partitions of their subtasks."""
-        marked = self.combination.select(rows, self.columns).union(self.marks)
-        routed = self.grouping(marked)
-        if self.order is not None:
-            routed = routed.sortWithinPartitions(self.order)
-        return routed if tasks >= self.partitions else routed.coalesce(tasks)
+        """Move rows, and the rows without data, to the tasks of their subtasks, and combine them there."""
+        if tasks not in self._by_tasks:
+            self._by_tasks[tasks] = self._prepare(tasks)
+        moves = self._by_tasks[tasks]
+        marked = self.combination.select(rows, moves.columns).union(moves.marks)
+        combined = self.grouping(moves.partition.repartition(marked, tasks))
+        # The rows of a subtask have to follow each other.
+        return combined if moves.order is None else combined.sortWithinPartitions(moves.order)
+
+    def _prepare(self, tasks: int) -> "_Moves":
+        parallelism, subtask = self.routing.parallelism, self.routing.subtask
+        of_tasks = partition_numbers(tasks)
+        numbers = [of_tasks[index * tasks // parallelism] for index in range(parallelism)]
+        return _Moves(
+            columns=PreparedColumns(
+                [
+                    *self.combination.columns,
+                    subtask.alias(SUBTASK),
+                    number_at(numbers, subtask).alias(_PARTITION),
+                ]
+            ),
+            marks=self.marks.withColumn(_PARTITION, number_at(numbers, self.index)),
+            partition=PreparedColumns([F.col(_PARTITION)]),
+            order=self.index if tasks < parallelism else None,
+        )
 
 
-def _salt(columns: Sequence[Column], mixed: Column) -> Column:
-    """Return the int that makes the hash of the columns and itself that of an int `n`, where `mixed` is 42 xor mix(n).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moves:
+    """The parts of a `CombinedRouting` that depend on the number of tasks.
 
-    Murmur3 hashes columns one after the other, from the seed 42: it replaces the hash `h` by f(h xor mix(k)) for
-    an int `k`. So the salt is the inverse of mix, of hash(columns) xor 42 xor mix(n). All products fit a bigint.
+    Attributes:
+        columns: The columns of rows, with mark and partition.
+        marks: The rows without data.
+        partition: The number that Spark hashes to the partition of a row.
+        order: The order of combined rows; None if each task runs one subtask.
     """
-    difference = F.hash(*columns).bitwiseXOR(mixed).cast("bigint")
-    rotated = (difference * F.lit(_to_int32(_INVERSE_C2))).bitwiseAND(F.lit(_MASK))
-    high = F.shiftright(rotated, 15)
-    low = F.shiftleft(rotated.bitwiseAND(F.lit((1 << 15) - 1)), 17)
-    salt = (high.bitwiseOR(low) * F.lit(_to_int32(_INVERSE_C1))).bitwiseAND(F.lit(_MASK))
-    return (salt.bitwiseXOR(F.lit(1 << 31)) - F.lit(1 << 31)).cast("int")
 
-
-def _mix(number: int) -> int:
-    """Return an int as Murmur3 mixes it into a hash."""
-    product = number * _C1 & _MASK
-    return _to_int32((product << 15 | product >> 17) * _C2 & _MASK)
-
-
-def _to_int32(number: int) -> int:
-    return number - (1 << 32) if number >= 1 << 31 else number
+    columns: PreparedColumns
+    marks: DataFrame
+    partition: PreparedColumns
+    order: Column | None

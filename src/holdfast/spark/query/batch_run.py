@@ -150,6 +150,7 @@ class BatchRun:
         application_id: Returns the application id of the query for sinks.
         job: The storage of the query's state.
         job_directory: URI of the directory of the job's checkpoints; None if they are in memory.
+        is_small: Whether the batch probably has so few rows that they are moved before Spark combines them.
         shares_tasks: Whether subtasks share tasks if there are more subtasks than Spark runs tasks at once.
         targets: The tables that sinks have written in the batch.
     """
@@ -165,11 +166,13 @@ class BatchRun:
         times: BatchTimes,
         application_id: Callable[[], str],
         job_directory: str | None,
+        is_small: bool,
         shares_tasks: bool,
     ) -> None:
         self.application_id = application_id
         self.job = job
         self.job_directory = job_directory
+        self.is_small = is_small
         self.shares_tasks = shares_tasks
         self.targets: set[str] = set()
         self._engine = engine
@@ -306,7 +309,9 @@ class BatchRun:
         routed = forwarded
         if routed is None:
             tasks = self._task_count(assigned.parallelism)
-            routed = shape.repartition(rows, self._times.late_watermark, tasks)
+            routed = shape.repartition(
+                rows, self._times.late_watermark, tasks, is_small=self.is_small
+            )
         return shape.map(routed, runner)
 
     def _task_count(self, parallelism: int) -> int:

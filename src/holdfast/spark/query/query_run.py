@@ -45,6 +45,9 @@ from holdfast.spark_progress import SparkProgress, sources_of
 
 _log = logging.getLogger(__name__)
 
+_MAX_SMALL_ROWS = 100_000
+"""Rows of a batch that Spark moves about as fast as it starts one more stage."""
+
 _DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"
 
 
@@ -196,7 +199,11 @@ class QueryRun:
                 completed = self.coordinator.reuse_state(pending, progress)
             else:
                 find_id = partial(self._find_application_id, engine, query)
-                acknowledgements = self._process(engine, rows, pending, times, find_id)
+                last_rows = engine.last_input_rows(query)
+                is_small = last_rows is not None and last_rows <= _MAX_SMALL_ROWS
+                acknowledgements = self._process(
+                    engine, rows, pending, times, find_id, is_small=is_small
+                )
                 states = snapshot_sinks(self.sinks, pending.checkpoint_id)
                 completed = self.coordinator.complete(pending, acknowledgements, progress, states)
                 self.next_timers = event_time.earliest_timers(
@@ -302,6 +309,8 @@ class QueryRun:
         pending: PendingCheckpoint,
         times: BatchTimes,
         application_id: Callable[[], str],
+        *,
+        is_small: bool,
     ) -> dict[str, list[Acknowledgement]]:
         """Apply the operators and let the sink run its jobs, which return the acknowledgements."""
         directory = self.coordinator.job.directory
@@ -314,6 +323,7 @@ class QueryRun:
             times=times,
             application_id=application_id,
             job_directory=directory.uri if directory else None,
+            is_small=is_small,
             shares_tasks=not self.adds_executors,
         ) as batch:
             if self.process is not None:

@@ -30,7 +30,8 @@ class PlanShape:
     Attributes:
         prepare: Prepares the rows of a batch for routing.
         routing: The routing of prepared rows.
-        combined: The routing of rows that Spark combines on the way instead of preparing them; None if that isn't possible.
+        combined: The routing of rows that Spark combines after it has moved them, instead of preparing them before; None
+            if that isn't possible.
         output_schema: The main output in Arrow.
         side_schemas: The side outputs in Arrow, by name.
         map: Runs the subtasks over routed rows.
@@ -43,9 +44,11 @@ class PlanShape:
     side_schemas: Mapping[str, pa.Schema]
     map: PreparedMap
 
-    def repartition(self, rows: DataFrame, late_watermark: int, tasks: int) -> DataFrame:
-        """Move the rows of a batch to that number of tasks, by their subtasks."""
-        if self.combined is not None and self.combined.partitions >= tasks:
+    def repartition(
+        self, rows: DataFrame, late_watermark: int, tasks: int, *, is_small: bool
+    ) -> DataFrame:
+        """Move the rows of a batch, which may be a small one, to that number of tasks, by their subtasks."""
+        if self.combined is not None and is_small:
             return self.combined.repartition(rows, tasks)
         return self.routing.repartition(self.prepare(rows), late_watermark, tasks)
 
