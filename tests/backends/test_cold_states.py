@@ -32,7 +32,7 @@ class ColdStatesContract(KeyedStatesContract):
 
 class TestColdStatesInMemory(ColdStatesContract):
     fetch_policy = FetchPolicy(
-        small_bytes=0, tail_bytes=64, gap_bytes=0, whole_share=2, max_requests=8
+        small_bytes=0, max_tail_bytes=64, gap_bytes=0, whole_share=2, max_requests=8
     )
 
     @pytest.fixture(autouse=True)

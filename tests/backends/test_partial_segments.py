@@ -27,14 +27,19 @@ from holdfast.backends.keyed.table import Identities, TableSpec
 from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.file_systems import file_system_for
-from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing import Faults, counting_file_system
+from holdfast.locations.handles import (
+    FileStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
+from holdfast.spark.subtask.local_files import FetchedStateHandle, FetchMeter
+from holdfast.testing import Faults, ManualClock, counting_file_system
 
 SEGMENTS = "holdfast.backends.keyed.segments"
 KEYS = range(0, ROWS, 2)
 TEXTS = value_spec(pa.string())
 BLOCK_BYTES = 1 << 10
-BY_BLOCKS = FetchPolicy(small_bytes=0, tail_bytes=4096, gap_bytes=0, whole_share=2)
+BY_BLOCKS = FetchPolicy(small_bytes=0, max_tail_bytes=4096, gap_bytes=0, whole_share=2)
 """Only the blocks that a look-up needs are fetched."""
 
 
@@ -142,6 +147,23 @@ def test_other_worker_reads_fetched_blocks_from_the_host(
             values(other, range(6))
 
 
+def test_later_task_counts_its_own_requests(job: TablesJob, tmp_path: Path) -> None:
+    handle = write_texts(job)
+    job.local, job.workspace = tmp_path / "cold", Workspace()
+    meters = []
+    for number in (6, 5000):
+        meters.append(FetchMeter(ManualClock(tick_ms=1)))
+        segments: dict[str, StreamStateHandle] = {
+            name: FetchedStateHandle.of(stream, meters[-1])
+            for name, stream in handle.segments.items()
+            if isinstance(stream, FileStateHandle)
+        }
+        counted = SegmentsStateHandle(handle.key_groups, segments, handle.manifest)
+        table = job.restore(counted, fetch_policy=BY_BLOCKS).table(TEXTS)
+        assert values(table, range(number, number + 1)) == [text_of(number)]
+    assert all(meter.requests and meter.bytes for meter in meters)
+
+
 @given(
     numbers=st.sets(st.integers(0, ROWS - 1), min_size=1, max_size=50),
     runs=st.integers(1, 3),
@@ -154,7 +176,7 @@ def test_lookups_never_read_missing_bytes(
     job = TablesJob(f"memory://{directory}", directory / "warm")
     handle = write_texts(job, runs)
     move_to_cold_host(job, handle, directory / "cold")
-    policy = FetchPolicy(small_bytes=0, tail_bytes=2048, gap_bytes=gap_bytes, whole_share=2)
+    policy = FetchPolicy(small_bytes=0, max_tail_bytes=2048, gap_bytes=gap_bytes, whole_share=2)
     table = job.restore(handle, fetch_policy=policy).table(TEXTS)
     ascending = np.array(sorted(numbers))
     sort_keys = ascending.astype(np.uint64) * np.uint64((8 << 48) // ROWS)
@@ -189,6 +211,31 @@ def test_ranges_of_cold_rows_equal_those_of_local_ones(
     cold = job.restore(handle, fetch_policy=BY_BLOCKS).table(spec).rows_between(first, end)
     assert cold.values[0].equals(warm.values[0])
     assert cold.identities.columns[1].equals(warm.identities.columns[1])
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_nested_and_nullable_columns_take_two_rounds_more(
+    memory_directory: str, tmp_path: Path, rounds: list[int], *, is_list: bool
+) -> None:
+    type = pa.list_(pa.string()) if is_list else pa.string()
+    spec = value_spec(type)
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        tables = job.restore()
+        texts = [None if number % 3 == 0 else f"{number}" * 100 for number in range(ROWS)]
+        rows = [[text, text] for text in texts] if is_list else texts
+        tables.table(spec).write(identities(range(ROWS)), [pa.array(rows, type)])
+        handle = job.complete(tables)
+        move_to_cold_host(job, handle, tmp_path / "cold")
+        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(spec)
+        counts.clear()
+        numbers = [1000, 4001, 4002, 9999]
+        _, (read,) = table.get(
+            Identities(identities(range(ROWS)).sort_keys[numbers], (pa.array(numbers),))
+        )
+        assert read.to_pylist() == [rows[number] for number in numbers]
+        assert len(rounds) <= (6 if is_list else 5)
+        assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 4
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -3,7 +3,8 @@
     round 1   trailers of the segments that may have the rows
     round 2   entries of directories, and bytes of filters, for the ranges of sort keys; small sections
     round 3   sort keys and columns of fixed width, at the places that round 2 leads to; offsets of texts
-    round 4   texts of the rows whose sort key is in a range
+    round 4   texts of the rows whose sort key is in a range; validity and offsets of their nullable and nested columns
+    others    values of nested columns, a round for each level
 
 A round is one set of parallel requests. The rows are copied to memory, and replace the slice in the search, which
 therefore never reads a byte that was not fetched.
@@ -16,13 +17,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import Column, Rows, positions_between, take
+from holdfast.backends.keyed.columns import (
+    Column,
+    Rows,
+    concatenate,
+    from_arrow,
+    positions_between,
+    take,
+)
 from holdfast.backends.keyed.segments.partial_segment import (
     Blocks,
     PartialSegment,
     prefetch,
 )
 from holdfast.backends.keyed.segments.rows import OpenSlice, SectionRows
+from holdfast.backends.keyed.segments.section import HEAD_BYTES
 from holdfast.backends.keyed.segments.trailer import (
     ARROW_KIND,
     FIXED_KINDS,
@@ -32,6 +41,7 @@ from holdfast.backends.keyed.segments.trailer import (
     FilterPlace,
 )
 from holdfast.backends.keyed.table import SortKeys
+from holdfast.errors import CheckpointCorruptedError
 
 _SORT_KEY = pa.field("hi", pa.uint64(), nullable=False)
 
@@ -70,6 +80,8 @@ class ColdSlice:
         last = np.minimum(last, np.uint64(slice_.end - 1))
         self._first, self._last = first[first <= last], last[first <= last]
         self._rows: Rows = np.empty(0, np.int64)
+        self._nested = [f for f in self._source.fields if self._place(f).kind == ARROW_KIND]
+        self._columns: dict[str, Column] = {}
 
     def index_blocks(self) -> tuple[PartialSegment, Blocks]:
         """Return the blocks of round 2."""
@@ -81,6 +93,11 @@ class ColdSlice:
             parts.append(self._segment.blocks_at(at, at + _ENTRY_BYTES))
         elif not self._is_small:
             parts += map(self._blocks_of, self._place(_SORT_KEY).buffers)
+        if self._nested and not self._is_small:
+            start, length = self._section.place.place
+            head = min(HEAD_BYTES, length)
+            parts.append(self._blocks_of((start, head)))
+            parts.append(self._blocks_of((start + length - head, head)))
         if self._filter is not None:
             _, byte = self._places_in_filter(self._filter)
             at = self._filter.place[0] + byte
@@ -108,11 +125,10 @@ class ColdSlice:
         """Return the blocks of round 3."""
         if not len(self._rows) or self._is_small:
             return self._segment, np.empty(0, np.int64)
-        places = list(map(self._place, (_SORT_KEY, *self._source.fields)))
-        if any(place.kind == ARROW_KIND for place in places):
-            return self._segment, self._blocks_of(self._section.place.place)
         parts = []
-        for place in places:
+        for place in map(self._place, (_SORT_KEY, *self._source.fields)):
+            if place.kind == ARROW_KIND:
+                continue
             width, extra = _width(place), int(place.kind in TEXT_KINDS)
             at = place.buffers[0][0] + self._rows * width
             parts.append(self._segment.blocks_at(at, at + (1 + extra) * width))
@@ -130,6 +146,27 @@ class ColdSlice:
                 at = place.buffers[1][0]
                 parts.append(self._segment.blocks_at(at + starts[has_bytes], at + ends[has_bytes]))
         return self._segment, np.concatenate(parts)
+
+    def nested_blocks(self) -> tuple[PartialSegment, Blocks]:
+        """Return the blocks that nullable and nested columns still miss; after fetching them, those of the next level."""
+        with self._segment.without_requests() as missing:
+            try:
+                self._columns = {field.name: self._read_nested(field) for field in self._nested}
+            except CheckpointCorruptedError:
+                if not missing:
+                    raise
+        if missing:
+            self._section.forget_batch()
+        return self._segment, np.concatenate([*missing, np.empty(0, np.int64)])
+
+    def _read_nested(self, field: pa.Field) -> Column:
+        edges = np.flatnonzero(np.diff(self._rows, prepend=-2, append=1 << 62) != 1)
+        firsts, lasts = self._rows[edges[:-1]].tolist(), self._rows[edges[1:] - 1].tolist()
+        pieces = [
+            self._section.column_between(field.name, field.type, first, last + 1)
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
+        return concatenate(pieces or [from_arrow(pa.array([], field.type))], field.type)
 
     def load(self) -> OpenSlice:
         """Return the slice with these rows in memory, once all rounds have ended."""
@@ -176,8 +213,8 @@ class ColdSlice:
         if place.kind in FIXED_KINDS:
             at = place.buffers[0][0]
             return self._array(at, self._section.rows, np.dtype(place.kind)).take(self._rows)
-        if place.kind not in TEXT_KINDS:
-            return take(self._section.column(field.name, field.type), self._rows)
+        if place.kind == ARROW_KIND:
+            return self._columns[field.name]
         starts, ends = self._text_bounds(place)
         offsets = np.zeros(len(starts) + 1, np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
@@ -211,7 +248,9 @@ class ColdSlice:
 
 
 def fetch_rows(slices: Sequence[ColdSlice]) -> list[OpenSlice]:
-    """Fetch the rows of slices in at most three rounds, after that of the trailers; return them in memory.
+    """Fetch the rows of slices in three rounds, after that of the trailers, or more if columns are nested.
+
+    Returns them in memory.
 
     Raises as `PartialSegment`.
     """
@@ -219,7 +258,12 @@ def fetch_rows(slices: Sequence[ColdSlice]) -> list[OpenSlice]:
     for slice_ in slices:
         slice_.find_rows()
     prefetch(slice_.fixed_blocks() for slice_ in slices)
-    prefetch([slice_.text_blocks() for slice_ in slices])
+    wanted = [slice_.text_blocks() for slice_ in slices]
+    while wanted:
+        wanted += [slice_.nested_blocks() for slice_ in slices]
+        wanted = [(segment, blocks) for segment, blocks in wanted if len(blocks)]
+        prefetch(wanted)
+        wanted = [] if not wanted else [slice_.nested_blocks() for slice_ in slices]
     return [slice_.load() for slice_ in slices]
 
 

@@ -12,7 +12,7 @@ from holdfast.backends.keyed.segments.checkpoint_files import (
     write_manifest,
 )
 from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
-from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegment
+from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegments
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     StoredSpec,
@@ -51,8 +51,8 @@ _UPLOADS_AT_A_TIME = 4
 class ColumnarStateTables:
     """Tables over segments that several checkpoints share. Used by one thread.
 
-    A segment is opened when it may have a requested row. A snapshot makes at most two segments, and merges a bounded
-    part of the rows.
+    A segment is opened when it may have a requested row. A snapshot makes at most two segments, unless they would be
+    larger than 64 MiB, and merges a bounded part of the rows.
 
     Arguments and errors are those of `open_tables`; also `InvalidRequestError` if two handles have rows of one key group
     or the directory is a URI, and `UnsupportedFormatError` for RocksDB's files. Copies of segments remain in the directory
@@ -78,10 +78,11 @@ class ColumnarStateTables:
         self.key_groups = key_groups
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()
-        self._restored = dict(read_manifest(handles, key_groups).tables)
+        restored = read_manifest(handles, key_groups)
+        self._restored = dict(restored.tables)
         streams = {name: file for handle in handles for name, file in handle.segments.items()}
         self._store = SegmentStore(
-            directory, self._workspace, streams, fetch_policy or FetchPolicy()
+            directory, self._workspace, streams, restored.tails, fetch_policy or FetchPolicy()
         )
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
@@ -129,19 +130,20 @@ class ColumnarStateTables:
 
     def sync_prepare_resources(self, checkpoint_id: int) -> "_CapturedTables":
         """Write recent writes to segments, merge, and capture the resulting tables."""
-        new, merged = NewSegment(), NewSegment()
+        new, merged = NewSegments(), NewSegments()
         arena = self._workspace.arena
         arena.reset()
         manifests = {
             name: Compaction(table, self._policy, new=new, merged=merged, arena=arena).compact()
             for name, table in self._tables.items()
         }
-        for segment in (new, merged):
-            if segment.sections:
-                checksum = segment.finish()
-                self._store.add(segment.name, segment.buffers, checksum)
+        tails: dict[str, int] = {}
+        for segment in (*new.all, *merged.all):
+            checksum = segment.finish()
+            self._store.add(segment.name, segment.buffers, checksum)
+            tails[segment.name] = segment.tail_bytes
         for name, manifest in manifests.items():  # nothing fails from here on
-            self._tables[name].commit(manifest)
+            self._tables[name].commit(manifest.with_tails(tails))
         captured = self._manifest()
         confirmed = self._confirmed.files
         new_names = captured.segments - confirmed.keys()

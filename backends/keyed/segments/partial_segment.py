@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.columns import Rows, positions_between
 from holdfast.backends.keyed.segments.section import Section
-from holdfast.backends.keyed.segments.segment import Segment, section_place
+from holdfast.backends.keyed.segments.segment import MAX_TAIL_BYTES, Segment, section_place
 from holdfast.backends.keyed.segments.sparse_bytes import SparseBytes
 from holdfast.backends.keyed.segments.trailer import Trailer, decode_trailer, find_corrupt_block
 from holdfast.common import map_in_parallel
@@ -44,7 +45,7 @@ class FetchPolicy:
     fetched by one request.
 
     Attributes:
-        tail_bytes: Bytes at the end of a segment that are fetched first. They contain most trailers.
+        max_tail_bytes: Maximum bytes of a segment's tail that are fetched first. The rest has parts of directories.
         small_bytes: Segments and sections up to this size are fetched whole.
         gap_bytes: Maximum bytes between two missing blocks that are fetched by one request.
         part_bytes: Maximum size of a request. Larger ranges are divided, so that several connections share them.
@@ -52,7 +53,7 @@ class FetchPolicy:
         max_requests: Maximum number of requests at a time; by default fewer on hosts of many cores, which have many workers.
     """
 
-    tail_bytes: int = 64 << 10
+    max_tail_bytes: int = MAX_TAIL_BYTES
     small_bytes: int = 256 << 10
     gap_bytes: int = 128 << 10
     part_bytes: int = 8 << 20
@@ -82,20 +83,28 @@ class PartialSegment:
     Args:
         name: The segment's name.
         handle: Its file in storage.
+        tail_bytes: Length of its tail.
         path: The path that the local copy has when it is complete; None to keep the blocks in memory.
         policy: Decides which bytes are fetched together.
     """
 
     def __init__(
-        self, name: str, handle: FileStateHandle, path: str | None, policy: FetchPolicy
+        self,
+        name: str,
+        handle: FileStateHandle,
+        tail_bytes: int,
+        path: str | None,
+        policy: FetchPolicy,
     ) -> None:
         self.name = name
+        self._tail_bytes = tail_bytes
         self.policy = policy
         self.size = handle.size
         self._handle = handle
         self._bytes = SparseBytes(path, handle.size)
         self._sections: dict[int, Section] = {}
         self._lock = threading.Lock()
+        self._unread: list[Blocks] | None = None
         self._trailer, self._end = self._local_trailer() or (Trailer((), 1, b""), 0)
         self._is_verified = np.zeros(len(self._trailer.blocks) // 4, np.bool_)
         if not self._end:
@@ -114,6 +123,15 @@ class PartialSegment:
     def buffer(self) -> pa.Buffer:
         """All bytes. Only blocks that were fetched by `prefetch` may be read."""
         return self._bytes.buffer
+
+    @property
+    def is_on_disk(self) -> bool:
+        """False if the blocks are in memory, because there is no directory or the disk is full."""
+        return self._bytes.path is not None
+
+    def lock(self) -> bool:
+        """Lock the sparse file as long as this segment exists; return False if that is not possible."""
+        return self._bytes.lock()
 
     @property
     def is_complete(self) -> bool:
@@ -142,9 +160,25 @@ class PartialSegment:
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         """Return bytes; fetch and verify those that are missing."""
-        if length:
-            prefetch([(self, self.blocks_between(offset, offset + length))])
+        if not length:
+            return self.buffer.slice(offset, 0)
+        blocks = self.blocks_between(offset, offset + length)
+        if self._unread is None:
+            prefetch([(self, blocks)])
+        elif len(missing := self._missing(blocks)):
+            self._unread.append(missing)
+            return pa.py_buffer(bytes(length))
         return self.buffer.slice(offset, length)
+
+    @contextmanager
+    def without_requests(self) -> Iterator[list[Blocks]]:
+        """Yield a list of the blocks that reads in the block miss; such a read returns zeros instead of fetching them."""
+        unread: list[Blocks] = []
+        self._unread = unread
+        try:
+            yield unread
+        finally:
+            self._unread = None
 
     def write_to(self, stream: CheckpointStateOutputStream) -> None:
         """Write all bytes, verified, to a stream."""
@@ -160,6 +194,10 @@ class PartialSegment:
 
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
         return CheckpointCorruptedError(f"segment {self.name}: {message}", self._handle.uri)
+
+    @property
+    def block_bytes(self) -> int:
+        return self._trailer.block_bytes
 
     @property
     def all_blocks(self) -> Blocks:
@@ -245,16 +283,15 @@ class PartialSegment:
             return None
         view = self._bytes.view
         try:
-            return decode_trailer(
-                self.size, lambda at, length: view[at : at + length], "", with_header=False
-            )
+            return decode_trailer(self.size, lambda at, length: view[at : at + length], "")
         except CheckpointError:
             return None
 
     def _fetch_trailer(self) -> None:
         """Fetch the end of the segment, and keep its trailer and the blocks before it."""
         policy = self.policy
-        start = max(0, self.size - policy.tail_bytes) if self.size > policy.small_bytes else 0
+        tail_bytes = min(self._tail_bytes, policy.max_tail_bytes)
+        start = max(0, self.size - tail_bytes) if self.size > policy.small_bytes else 0
         tail = bytes(self._handle.read_range(start, self.size))
 
         def read(offset: int, length: int) -> memoryview:
@@ -264,9 +301,7 @@ class PartialSegment:
                 start = offset
             return memoryview(tail)[offset - start : offset - start + length]
 
-        self._trailer, self._end = decode_trailer(
-            self.size, read, self._handle.uri, with_header=False
-        )
+        self._trailer, self._end = decode_trailer(self.size, read, self._handle.uri)
         count, size = len(self._trailer.blocks) // 4, self._trailer.block_bytes
         self._is_verified = np.zeros(count, np.bool_)
         view = memoryview(tail)
@@ -285,6 +320,10 @@ class _Request(NamedTuple):
     segment: PartialSegment
     first: int
     end: int
+
+    @property
+    def size(self) -> int:
+        return (self.end - self.first) * self.segment.block_bytes
 
     def send(self) -> None:
         self.segment.fetch(self.first, self.end)

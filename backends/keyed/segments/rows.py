@@ -7,7 +7,9 @@
 `merging` merges ranges of several sources.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias, cast
@@ -113,6 +115,21 @@ class SortedRows:
             self.values_between(first, end),
         )
 
+    def split(self, max_rows: int, max_bytes: float) -> "Iterator[SortedRows]":
+        """Split the rows into parts of about equal numbers of rows; rows with equal sort keys stay together.
+
+        A part has more rows or bytes than the maximum only if rows have equal sort keys or very different sizes.
+        """
+        parts = max(-(-self.rows // max_rows), math.ceil(self.size / max_bytes))
+        if parts <= 1:
+            yield from [self] if self.rows else []
+            return
+        at = np.arange(1, parts) * self.rows // parts
+        inner = self.sort_keys.searchsorted(self.sort_keys.take(at))
+        for first, end in itertools.pairwise([0, *np.unique(inner).tolist(), self.rows]):
+            if first < end:
+                yield self.cut(first, end)
+
     def columns(self, spec: TableSpec) -> list[tuple[pa.Field, pa.Array]]:
         """Return the columns of a section of the table, without the sort keys."""
         columns: list[tuple[pa.Field, pa.Array]] = []
@@ -177,6 +194,10 @@ class SectionRows:
 
     def advise(self, lookups: int) -> None:
         self.section.advise(lookups)
+
+    def keys_between(self, first: int, end: int) -> SortKeys:
+        """Return the sort keys with `first` <= sort key < `end`; read few others, if possible."""
+        return self.section.keys_between(first, end)[1]
 
     def values_at(self, rows: Rows) -> list[Column]:
         return self._migrate([take(self._column(field), rows) for field in self._values])
@@ -257,6 +278,13 @@ class OpenSlice:
     first: int = 0
     end: int = END
     deleted_up_to_ms: int = MIN_TIME_MS
+
+    def sort_keys(self) -> SortKeys:
+        """Return the sort keys of the rows; read no other columns, unless there are deleted timers."""
+        if self.deleted_up_to_ms == MIN_TIME_MS and isinstance(self.source, SectionRows):
+            return self.source.keys_between(self.first, self.end)
+        rows = self.row_range()
+        return rows.source.sort_keys[rows.first : rows.end]
 
     def row_range(self) -> RowRange:
         """Return the rows; a copy if there are deleted timers."""

@@ -38,7 +38,9 @@ _MIN_ADVISED_ROWS = 16384
 _ROWS_PER_PAGE_READ = 8192
 """Reading this many rows in sequence takes as long as reading one of them from a page at a random place."""
 
-_HEAD_BYTES: Final = 1 << 16
+HEAD_BYTES: Final = 1 << 16
+"""Bytes at both ends of a section that usually have the places of all columns."""
+
 _PREFIX: Final = 8
 """Bytes before the file's content and before each message: a marker, and before messages their length."""
 
@@ -137,6 +139,10 @@ class Section:
         keys = cast("SortKeys", self.column_between("hi", pa.uint64(), low, high))
         start, stop = np.searchsorted(keys, np.array([first, end], np.uint64)).tolist()
         return low + start, keys[start:stop]
+
+    def forget_batch(self) -> None:
+        """Read the places of columns again, which may have been read before all blocks of them were fetched."""
+        self._batch = self._partial = None
 
     def column_place(self, name: str, type: pa.DataType) -> ColumnPlace:
         """Return the place of a column. Raises `CheckpointCorruptedError` if it is missing or has another type."""
@@ -271,7 +277,7 @@ class PartialBatch:
         self._read = read
         self._memory = memoryview(mmap.mmap(-1, length))
         self._buffer = pa.py_buffer(self._memory)
-        end = min(length, _HEAD_BYTES)
+        end = min(length, HEAD_BYTES)
         self._fetch(0, end)
         at = _PREFIX
         for _ in range(2):  # the schema, and the message of the batch
@@ -281,7 +287,7 @@ class PartialBatch:
             if end < at + _PREFIX:
                 self._fetch(end, min(length, at + _PREFIX) - end)
                 end = at + _PREFIX
-        self._fetch(max(0, length - _HEAD_BYTES), min(length, _HEAD_BYTES))
+        self._fetch(max(0, length - HEAD_BYTES), min(length, HEAD_BYTES))
         check_blocks(self._buffer, 0)  # segments are not compressed
         with pa.ipc.open_file(self._buffer) as reader:
             if reader.num_record_batches != 1:

@@ -114,6 +114,8 @@ class Workspace:
 class SegmentStore:
     """Segments by name: stored ones, `streams`, and new ones. Without a directory of local files they are in memory.
 
+    `tails` has the lengths of the tails of stored ones.
+
     A stored segment without a complete local file is a `PartialSegment`, which fetches what is read of it. A local file
     that is corrupt, truncated or missing is fetched again, also during a lookup: only corruption in storage is an
     error. Whenever a segment is requested its file is checked for changes. A file that is truncated while an array of it
@@ -125,9 +127,11 @@ class SegmentStore:
         directory: str | None,
         workspace: Workspace,
         streams: Mapping[str, StreamStateHandle],
+        tails: Mapping[str, int],
         policy: FetchPolicy,
     ) -> None:
         self._policy = policy
+        self._tails = tails
         self._directory = directory
         self._workspace = workspace
         self._streams = dict(streams)
@@ -270,7 +274,7 @@ class SegmentStore:
 
     def _partial(self, name: str, stream: FileStateHandle) -> PartialSegment:
         path = self._path(name) if self._directory is not None else None
-        return PartialSegment(name, stream, path, self._policy)
+        return PartialSegment(name, stream, self._tails[name], path, self._policy)
 
     def _keep(self, segment: OpenSegment) -> None:
         """Keep a segment open for later tasks, unless all of it would stay in memory."""

@@ -6,6 +6,9 @@ Users implement the classes of `functions`, and sinks; an `Operator` combines th
 
 from holdfast.spark.operators.functions import (
     BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedFunction,
     KeyedProcessFunction,
     StatefulFunction,
 )
@@ -30,4 +33,12 @@ from holdfast.spark.operators.side_outputs import (
     main_output,
     side_columns,
     side_output,
+)
+from holdfast.spark.operators.two_inputs import (
+    FIRST,
+    SECOND,
+    TIME,
+    StreamInput,
+    rows_of_input,
+    union_inputs,
 )
