@@ -1,8 +1,13 @@
-"""Time until a restarted job has its keyed state back from RocksDB files, compared with downloading these files.
+"""Time until a restarted job has its keyed state back on hosts without its files.
+
+With `--backend columnar`, see `benchmarks.cold_keyed`: the time until some keys are read and updated. Otherwise, state in
+RocksDB's files is compared with downloading these files.
 
     python -m benchmarks.restore_keyed --keys 10000000 --value-bytes 100
     python -m benchmarks.restore_keyed --keys 10000000 --server minio
     python -m benchmarks.restore_keyed --keys 1000000 --server minio --delay-ms 50 --threads 1,4,16
+    python -m benchmarks.restore_keyed --backend columnar --server minio --keys 131072 --value-bytes 8192 \
+        --delay-ms 40 --megabytes-a-second 125 --rescale 2:2,2:3 --touch 1,1000
 
 State with the given number of keys is written once, with one checkpoint, to a directory or to one of the servers of
 `infra/s3`. Each round then opens it on a host without its files, until the first value is read, and downloads the same
@@ -28,6 +33,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
+from benchmarks import cold_keyed
 from benchmarks.rounds import Cost, in_fresh_process, measure_rounds, print_times, time_action
 from benchmarks.s3.peers import client_of
 from benchmarks.s3.server import delay_requests, run_server, use_bucket
@@ -147,6 +153,9 @@ def _handle(path: str) -> SegmentsStateHandle:
 def main() -> None:
     """Write the state, measure all rounds and print the table."""
     options = _options()
+    if options.backend == "columnar":
+        cold_keyed.measure(options)
+        return
     with (
         tempfile.TemporaryDirectory(dir=options.directory) as directory,
         run_server(options.server) if options.server else nullcontext() as server,
@@ -179,10 +188,20 @@ def _options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--backend", choices=["rocksdb", "columnar"], default="rocksdb")
     parser.add_argument("--keys", type=int, default=10_000_000)
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--server", choices=["minio", "versitygw"], help="one to start")
-    parser.add_argument("--delay-ms", type=float, default=0, help="for each request")
+    parser.add_argument(
+        "--delay-ms", type=float, default=0, help="for each request; for each way if columnar"
+    )
+    parser.add_argument(
+        "--megabytes-a-second", type=float, default=125, help="of the link, if columnar"
+    )
+    parser.add_argument(
+        "--rescale", default="2:2", help="subtasks that wrote and read the state, such as 2:2,2:3"
+    )
+    parser.add_argument("--touch", default="1,1000", help="numbers of keys to read and update")
     parser.add_argument(
         "--threads", type=lambda text: [int(word) for word in text.split(",")], default=[4]
     )

@@ -8,6 +8,7 @@ test suites for both.
 from holdfast.locations.checksums import Checksum, ChecksumBuilder
 from holdfast.locations.file_systems import (
     BytesLike,
+    CopyingFileSystem,
     ExclusiveFileSystem,
     FileOutputStream,
     FileStatus,
@@ -49,6 +50,7 @@ __all__ = [
     "Checksum",
     "ChecksumBuilder",
     "CompletedCheckpointStorageLocation",
+    "CopyingFileSystem",
     "ExclusiveFileSystem",
     "FileOutputStream",
     "FileStateHandle",

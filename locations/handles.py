@@ -74,6 +74,18 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
         stream = VerifyingInputStream(raw, uri=self.uri, size=self.size, checksum=self.checksum)
         return cast("BinaryIO", stream)
 
+    def read_range(self, start: int, end: int) -> memoryview:
+        """Return the bytes from `start` up to `end`, which are not verified, with one request if the store can do that.
+
+        Raises:
+            CheckpointNotFoundError: The file is gone.
+            CheckpointCorruptedError: It is shorter.
+        """
+        data = file_system_for(self.uri).read_range(self.uri, start, end)
+        if len(data) < end - start:
+            raise CheckpointCorruptedError(f"file ends before {end} bytes", self.uri)
+        return data
+
     def check(self, data: BytesLike) -> None:
         """Compare bytes from another source with those of the file, by length and checksum.
 

@@ -90,6 +90,9 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
         rows_late: Rows that were dropped before the operator because they were late; not in `rows_in`.
         backend_metrics: Metrics of the backend of keyed state, by the backend's names; empty unless a setting
             enables them.
+        fetched_bytes: Bytes of segments that were read from storage.
+        fetch_requests: Requests for these bytes.
+        fetch_ms: Time in which at least one of these requests was in progress, milliseconds.
     """
 
     rows_in: Count
@@ -102,6 +105,9 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     restored_from: str = ""
     rows_late: Count = 0
     backend_metrics: dict[str, Count] = msgspec.field(default_factory=dict)
+    fetched_bytes: Count = 0
+    fetch_requests: Count = 0
+    fetch_ms: DurationMs = 0
 
 
 _HANDLES = ("managed_operator", "raw_operator", "managed_keyed", "raw_keyed")

@@ -12,8 +12,8 @@ owner, and can become the next zombie.
     task     a twin that writes once more at any time
     sweep    lists files, lists checkpoints, reads their metadata, deletes unreachable files
 
-The checks of a driver before it begins and before it publishes are left out: they make it stop earlier, and the
-protocol must hold without them, because a driver can wait right after them. The store is S3, where a directory can't
+The check of a driver before it begins is left out: it makes it stop earlier, and the protocol must hold without it,
+because a driver can wait right after it. The store is S3, where a directory can't
 be missing: calls that other stores refuse because of a missing directory succeed here.
 
 Invariants: a checkpoint that may be restored has all of its files, and each restart resumes from the latest

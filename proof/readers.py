@@ -284,7 +284,7 @@ def _seal(content: bytes) -> bytes:
     """Return a segment with valid checksums of its trailer, and of its blocks if the trailer is readable."""
     if len(content) < _HEADER + _END:
         return content
-    (length,) = struct.unpack(">I", content[-16:-12])
+    (length,) = struct.unpack(">I", content[-_END : 4 - _END])
     start = len(content) - _END - length
     if start < _HEADER:
         return content
@@ -297,5 +297,5 @@ def _seal(content: bytes) -> bytes:
         trailer = msgspec.msgpack.encode(fields)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, ValueError):
         pass  # the trailer must be refused unchanged
-    end = struct.pack(">II", crc32c(trailer), len(trailer)) + content[-12:]
-    return content[:start] + trailer + end
+    end = trailer + struct.pack(">I", len(trailer)) + content[4 - _END : -4]
+    return content[:start] + end + struct.pack(">I", crc32c(end))

@@ -118,6 +118,14 @@ def take(column: Column, rows: npt.NDArray[Any]) -> Column:
     return column.take(pa.array(rows))
 
 
+def positions_between(starts: Rows, ends: Rows) -> Rows:
+    """Return all positions of ranges, concatenated; an end before its start is an empty range."""
+    lengths = np.maximum(ends, starts) - starts
+    positions = np.repeat(starts + lengths - np.cumsum(lengths), lengths)
+    positions += np.arange(len(positions))
+    return positions
+
+
 def take_arrow(array: pa.Array, rows: Rows) -> pa.Array:
     """Return the values of an Arrow array at these rows; through NumPy, with less memory, where possible."""
     return to_arrow(take(from_arrow(array), rows), array.type)

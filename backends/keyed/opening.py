@@ -108,7 +108,7 @@ def write_canonical(
 ) -> SegmentsStateHandle:
     """Write the rows of a handle in the canonical form, which all backends read, in bounded memory.
 
-    Each table becomes one run of a single segment, without overwritten, deleted and expired rows and those of other
+    Each table becomes one run, without overwritten, deleted and expired rows and those of other
     key groups. Rows with an older type of the state become a separate run, because only the job can migrate them.
 
     RocksDB's files are copied to a temporary directory. `now_ms` is the present, which decides which rows have expired.

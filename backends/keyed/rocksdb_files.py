@@ -19,6 +19,7 @@ from holdfast.backends.keyed.segments import (
     ROCKSDB_MAGIC,
     StoredSpec,
     finish_stream,
+    handle_of_files,
     new_segment_name,
     read_manifest_bytes,
     write_manifest,
@@ -36,7 +37,7 @@ from holdfast.common import (
     replace_file,
 )
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.storages import CheckpointedStateScope
 
 _FRAME = Frame(ROCKSDB_MAGIC, version=1, name="manifest of a database")
@@ -203,6 +204,7 @@ class CapturedDatabase:
     Attributes:
         path: A directory of hard links; empty if there was no state.
         confirmed: The files of the last confirmed checkpoint.
+        restored: The files of the database that was restored, to which the checkpoint must not refer.
         cursors: As in the manifest.
         copies: A directory of hard links to sorted files, for other tasks; None if they aren't shared.
         max_threads: Number of files that are written at the same time.
@@ -213,6 +215,7 @@ class CapturedDatabase:
     key_groups: KeyGroupRange
     specs: tuple[TableSpec, ...]
     confirmed: Files
+    restored: Files
     cursors: Mapping[str, bytes]
     copies: str | None
     max_threads: int
@@ -242,9 +245,8 @@ class CapturedDatabase:
             dict(self.cursors),
         )
         kept = dict(stored for file, stored in files.items() if file not in added)
-        content = encode_native(manifest)
-        handle = write_manifest(streams, content, self.key_groups, dict(added.values()), kept)
-        return handle, files
+        stored = write_manifest(streams, encode_native(manifest))
+        return handle_of_files(stored, self.key_groups, dict(added.values()), kept), files
 
     def _upload(self, files: Sequence[str], streams: SnapshotStreams) -> Files:
         """Write sorted files in parallel, and share them with other tasks if possible, which download them otherwise."""
@@ -253,7 +255,8 @@ class CapturedDatabase:
             path = os.path.join(self.path, file)
             name = new_segment_name()
             with map_errors(self.path):
-                stored = name, _upload_file(path, streams)
+                _, origin = self.restored.get(file, (name, None))
+                stored = name, _upload_file(path, streams, origin)
             if self.copies is not None:
                 with suppress(OSError):
                     os.link(path, os.path.join(self.copies, name))
@@ -264,8 +267,13 @@ class CapturedDatabase:
         )
 
 
-def _upload_file(path: str, streams: SnapshotStreams) -> StreamStateHandle:
+def _upload_file(
+    path: str, streams: SnapshotStreams, origin: StreamStateHandle | None
+) -> StreamStateHandle:
+    """Write a file; or let the store copy the file that it was restored from."""
     with streams.open(CheckpointedStateScope.SHARED) as stream:
+        if isinstance(origin, FileStateHandle) and stream.adopt_stored(origin):
+            return finish_stream(streams, stream)
         with open(path, "rb") as content:
             while data := content.read(_COPY_BYTES):
                 stream.write(data)

@@ -81,6 +81,7 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
         self._settings = settings or RocksDBSettings()
         self._copies = directory
         self._confirmed = ConfirmedFiles[Files]({})
+        self._restored: Files = {}
         self._cursors: dict[str, bytes] = {}
         self._directory = LockedDirectory(directory)
         try:
@@ -123,6 +124,7 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
             self.key_groups,
             specs,
             self._confirmed.files,
+            self._restored,
             cursors,
             self._copies,
             self._settings.transfer_threads,
@@ -152,7 +154,7 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
         )
         databases.sort(key=lambda each: -len(KeyGroupRange(*each.handle.key_groups)))
         base, *others = databases
-        # Without references the files are uploaded unread, so they must come from storage: a copy may be corrupted.
+        # Without references the files may be uploaded unread, so they must come from storage: a copy may be corrupted.
         copies = self._copies if may_refer else None
         base.fetch(path, copies, max_threads=self._settings.transfer_threads)
         self._database = Database(
@@ -166,6 +168,8 @@ class RocksDBStateTables(EagerTables[RocksDBTable]):
         self._cursors = dict(base.manifest.cursors)
         if may_refer:
             self._confirmed.files = base.streams
+        else:
+            self._restored = base.streams
 
     def _clip(self, base: StoredDatabase) -> None:
         """Delete the rows of key groups that now belong to other subtasks, without reading them."""

@@ -1,6 +1,9 @@
 """The server to measure on, and its buckets."""
 
+import http.client
+import json
 import multiprocessing
+import os
 import shlex
 import subprocess
 import sys
@@ -8,10 +11,11 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from benchmarks.s3.peers import client_of, delete_below
 from benchmarks.s3.works import Bucket
@@ -69,6 +73,56 @@ def run_server(name: str) -> Iterator[Server]:
         yield Server(**known)
     finally:
         subprocess.run([_INFRA / "stop", directory], check=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes and requests through a link."""
+
+    down_bytes: int
+    up_bytes: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A bucket through a proxy that makes its server distant."""
+
+    bucket: Bucket
+    counts: str
+
+    def reset(self) -> None:
+        self._get("/reset")
+
+    def traffic(self) -> Traffic:
+        """Return the traffic since `reset`."""
+        counts = json.loads(self._get("/"))
+        return Traffic(counts["down"], counts["up"], sum(self.requests().values()))
+
+    def requests(self) -> dict[str, int]:
+        """Return the number of requests since `reset` by their methods."""
+        counts = json.loads(self._get("/"))
+        return {name: count for name, count in counts.items() if name.isupper()}
+
+    def _get(self, path: str) -> bytes:
+        connection = http.client.HTTPConnection(urlsplit(self.counts).netloc, timeout=10)
+        with closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().read()
+
+
+@contextmanager
+def run_link(bucket: Bucket, delay_ms: float, megabytes_a_second: float) -> Iterator[Link]:
+    """Run a proxy to the bucket's server: a delay each way, and a bandwidth that all connections share."""
+    target = urlsplit(bucket.endpoint).netloc
+    server = os.fspath(_INFRA / "server.py")
+    command = [sys.executable, server, "link", target, str(delay_ms), str(megabytes_a_second)]
+    start = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    known = dict(word.split("=", 1) for word in shlex.split(start.stdout))
+    try:
+        yield Link(replace(bucket, endpoint=known["endpoint"]), known["counts"])
+    finally:
+        subprocess.run([_INFRA / "stop", known["directory"]], check=True)
 
 
 @contextmanager

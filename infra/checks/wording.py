@@ -25,6 +25,7 @@ PENDING: tuple[str, ...] = ()
 ALLOWED = (
     ("infra/s3/README.md", "Go on", "the language"),
     ("src/holdfast/spark/by_key.py", "keyed", "the public function"),
+    ("src/holdfast/spark/connected_rows.py", "how", "the argument of Spark's join"),
     ("*", "tell", "the method of `io.IOBase`"),
     ("tests/contracts/fsspec_stores.py", "modified", "a method of fsspec"),
     ("tests/servers/postgres.py", "nobody", "the user"),

@@ -3,7 +3,11 @@
     server.py build minio|versitygw|sink
     server.py start minio|versitygw|sink
     server.py hold minio|versitygw|sink
+    server.py link HOST:PORT DELAY_MS MEGABYTES_A_SECOND
     server.py stop DIRECTORY
+
+`link` starts a proxy that makes a server distant, which is `link/main.go` and for benchmarks: `endpoint` leads to
+the server, `counts` has the traffic.
 
 The real ones are test tools, which Holdfast neither ships nor links (MinIO is archived, and under
 the AGPL). They are built from source once, by `go install`, into
@@ -45,7 +49,8 @@ PACKAGES = {
     "versitygw": "github.com/versity/versitygw/cmd/versitygw@v1.7.0",
 }
 
-SINK = Path(__file__).parent / "sink" / "main.go"
+# Programs of the standard library only.
+SOURCES = {name: Path(__file__).parent / name / "main.go" for name in ("sink", "link")}
 
 NAMES = [*PACKAGES, "sink"]
 
@@ -54,7 +59,7 @@ REGION = "us-east-1"
 
 def build(name: str) -> Path:
     """Path of the server's program, built if it is not there."""
-    version = digest(SINK) if name == "sink" else PACKAGES[name].split("@")[1]
+    version = digest(SOURCES[name]) if name in SOURCES else PACKAGES[name].split("@")[1]
     return build_once(name, version, partial(_build, name))
 
 
@@ -64,8 +69,8 @@ def _build(name: str, directory: Path) -> Path:
         raise UnavailableError(f"{name} is built from source, and no go was found")
     environment = {**os.environ, "GOBIN": str(directory), "CGO_ENABLED": "0"}
     options = ["-trimpath", "-ldflags=-s -w"]
-    if name == "sink":  # standard library only
-        command = [go, "build", *options, "-o", name, str(SINK.resolve())]
+    if name in SOURCES:
+        command = [go, "build", *options, "-o", name, str(SOURCES[name].resolve())]
     else:
         package, version = PACKAGES[name].split("@")
         module = f"{package.split('/cmd/')[0]}@{version}"
@@ -126,6 +131,23 @@ def start(name: str) -> dict[str, str]:
     }
 
 
+def link(target: str, delay_ms: float, megabytes_a_second: float) -> dict[str, str]:
+    """Start a proxy to a server; returns the values that clients and `stop` need."""
+    program = build("link")
+    ports = free_ports(2)
+    address, counts = (f"127.0.0.1:{port}" for port in ports)
+    bytes_a_second = str(megabytes_a_second * 1e6)
+    command: list[str | Path] = [program, address, target, counts, str(delay_ms), bytes_a_second]
+    with server_directory("s3") as directory:
+        process = start_process(command, directory, dict(os.environ))
+        wait_until_ready(process, directory, lambda: _is_ready(ports[1]))
+    return {
+        "endpoint": f"http://{address}",
+        "counts": f"http://{counts}",
+        "directory": str(directory),
+    }
+
+
 def _is_ready(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
@@ -156,6 +178,8 @@ def _command(arguments: list[str]) -> dict[str, str] | None:
             build(name)
         case ["start", name] if name in NAMES:
             return start(name)
+        case ["link", target, delay_ms, megabytes_a_second]:
+            return link(target, float(delay_ms), float(megabytes_a_second))
         case ["stop", directory]:
             stop(directory_of(directory, "s3"))
         case _:

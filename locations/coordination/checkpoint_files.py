@@ -24,6 +24,7 @@ from holdfast.locations.storages import (
     CheckpointStorageLocation,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
+    copy_bytes,
     is_file_of,
 )
 
@@ -182,10 +183,7 @@ def copy_stream(
         open_source() as source,
         location.create_checkpoint_state_output_stream(scope) as target,
     ):
-        for chunk in chunks(source):
-            raise_if_cancelled()
-            target.write(chunk)
-            on_bytes(len(chunk))
+        copy_bytes(source, target, on_bytes=on_bytes)
         return target.close_and_get_handle() or ByteStreamStateHandle(b"")
 
 

@@ -136,8 +136,6 @@ def complete_checkpoint(
     if stray is not None:
         message = f"checkpoint leads to {redact(stray)!a}, where it can't have a file"
         raise InvalidRequestError(message, location.external_pointer)
-    if ownership is not None:
-        ownership.check()
     content = encode_metadata(metadata, location.external_pointer)
     with location.create_metadata_output_stream() as stream:
         stream.write(content)

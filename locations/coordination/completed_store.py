@@ -4,15 +4,22 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
 
 from holdfast.common import collect_failures, raise_first, uripath
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.coordination.claims import ClaimedCheckpoints
-from holdfast.locations.coordination.leases import is_leased
-from holdfast.locations.file_systems import retry_deadline
+from holdfast.locations.coordination.leases import Leases, find_leases
+from holdfast.locations.file_systems import file_system_for, retry_deadline
 from holdfast.locations.handles import FileStateHandle, files_of
 from holdfast.locations.metadata import ClaimedCheckpoint
-from holdfast.locations.storages import SHARED, CompletedCheckpoint, is_file_of
+from holdfast.locations.storages import (
+    SHARED,
+    CompletedCheckpoint,
+    FileSystemCompletedCheckpointStorageLocation,
+    is_checkpoint,
+    is_file_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +145,7 @@ class CompletedCheckpointStore:
         self._retained: list[CompletedCheckpoint] = []
         self._deleting = threading.Lock()
         self._pending_deletion: list[CompletedCheckpoint] = []
+        self._has_readers = True
         self._unused: list[FileStateHandle] = []
         self._shared_state = SharedStateRegistry(self._unused.append)
         self._claims = claims or ClaimedCheckpoints(directory="")
@@ -157,8 +165,15 @@ class CompletedCheckpointStore:
         checkpoints = self.checkpoints
         return checkpoints[-1] if checkpoints else None
 
-    def add(self, checkpoint: CompletedCheckpoint, *, subsume: bool = True) -> None:
+    def add(
+        self, checkpoint: CompletedCheckpoint, *, subsume: bool = True, has_readers: bool = True
+    ) -> None:
         """Retain a checkpoint that was just completed, and subsume the oldest ones, unless a later call is to do that.
+
+        Args:
+            checkpoint: The checkpoint.
+            subsume: Whether to subsume the oldest ones.
+            has_readers: Whether there were leases when the owner of the job was checked after the commit.
 
         Raises:
             InvalidRequestError: The checkpoint is not newer than all others.
@@ -170,6 +185,7 @@ class CompletedCheckpointStore:
                 raise InvalidRequestError(message, checkpoint.location.external_pointer)
             self._register(checkpoint)
             self._retained.append(checkpoint)
+            self._has_readers = has_readers
             if subsume:
                 self._pending_deletion += self._retained[: -self._num_retained]
                 del self._retained[: -self._num_retained]
@@ -180,38 +196,53 @@ class CompletedCheckpointStore:
                 self._cleaner.run(self._delete, f"checkpoints below {lowest_id}")
 
     def _delete(self) -> None:
-        """Delete checkpoints, then the files that they shared; failed and postponed deletions are tried again later.
+        """Delete checkpoints, then their files and those that they shared; what fails or is postponed is tried again later.
 
-        In this order, no one ever sees a checkpoint with some of its files deleted.
+        The metadata of all is deleted before any file, so no one ever sees a checkpoint with some of its files deleted.
         """
         with self._deleting:
             with self._lock:
-                subsumed = list(self._pending_deletion)
-            failures = collect_failures(self._discard, subsumed)
+                pending, has_readers = list(self._pending_deletion), self._has_readers
+            leases = _leases_of(pending) if has_readers else Leases(frozenset(), ())
+            unread = [
+                _with_files(checkpoint)
+                for checkpoint in pending
+                if checkpoint.checkpoint_id not in leases.checkpoints
+            ]
+            deleted: list[_Unread] = []
+            failures = _delete_metadata(unread, deleted)
+            gone = {each.checkpoint.checkpoint_id for each in deleted}
             with self._lock:
                 needed = {
                     file.uri
                     for checkpoint in self._pending_deletion
+                    if checkpoint.checkpoint_id not in gone
                     for file in files_of(checkpoint.metadata.streams())
                 }
-                unused = [file for file in self._unused if file.uri not in needed]
+                unused = [file.uri for file in self._unused if file.uri not in needed]
+            unused += leases.ended
+            failures += collect_failures(lambda group: self._delete_files(group, unused), [deleted])
+            with self._lock:
                 claims = [] if self._pending_deletion else self._unneeded_claims()
-            failures += collect_failures(self._delete_file, unused)
             failures += collect_failures(self._claims.release, claims)
             raise_first(failures)
 
-    def _discard(self, checkpoint: CompletedCheckpoint) -> None:
-        """Delete a checkpoint, unless it is being read."""
-        if is_leased(checkpoint.location.external_pointer):
-            return
-        checkpoint.discard()
+    def _delete_files(self, deleted: "list[_Unread]", unused: list[str]) -> None:
+        """Delete all files together, then the directories, of checkpoints whose metadata is deleted."""
+        files = [*(uri for each in deleted for uri in each.files), *unused]
+        if files:
+            file_system_for(files[0]).delete(files)
+        for each in deleted:
+            if each.directory:
+                file_system_for(each.directory).delete_empty_directory(each.directory)
+        gone, names = {each.checkpoint.checkpoint_id for each in deleted}, set(unused)
         with self._lock:
-            self._pending_deletion.remove(checkpoint)
-
-    def _delete_file(self, file: FileStateHandle) -> None:
-        file.discard_state()
-        with self._lock:
-            self._unused.remove(file)
+            self._pending_deletion = [
+                checkpoint
+                for checkpoint in self._pending_deletion
+                if checkpoint.checkpoint_id not in gone
+            ]
+            self._unused[:] = [file for file in self._unused if file.uri not in names]
 
     def _unneeded_claims(self) -> list[ClaimedCheckpoint]:
         return self._claims.find_unused(self._retained[0].checkpoint_id)
@@ -223,3 +254,64 @@ class CompletedCheckpointStore:
         for stream in checkpoint.metadata.streams():
             if isinstance(stream, FileStateHandle) and is_file_of(stream.uri, shared):
                 self._shared_state.register(stream, checkpoint.checkpoint_id)
+
+
+class _Unread(NamedTuple):
+    """A checkpoint that no one reads.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        directory: URI of its directory; an empty string if its storage deletes it as a whole.
+        metadata: URI of its metadata, unless its storage deletes it.
+        files: URIs of the files that only this checkpoint has, to be deleted after its metadata. Files that killed tasks
+            have left next to them are the sweep's.
+    """
+
+    checkpoint: CompletedCheckpoint
+    directory: str = ""
+    metadata: str = ""
+    files: tuple[str, ...] = ()
+
+
+def _with_files(checkpoint: CompletedCheckpoint) -> _Unread:
+    """Return a checkpoint with its files, by the names in its metadata."""
+    location = checkpoint.location
+    pointer = location.external_pointer
+    if (
+        not isinstance(location, FileSystemCompletedCheckpointStorageLocation)
+        or location.is_link
+        or not is_checkpoint(pointer)
+    ):
+        return _Unread(checkpoint)
+    files = files_of(checkpoint.metadata.streams())
+    own = tuple(file.uri for file in files if is_file_of(file.uri, pointer))
+    return _Unread(checkpoint, pointer, location.metadata_handle.uri, own)
+
+
+def _leases_of(checkpoints: list[CompletedCheckpoint]) -> Leases:
+    """Return the leases of checkpoints of one job."""
+    pointers = [checkpoint.location.external_pointer for checkpoint in checkpoints]
+    jobs = dict.fromkeys(uripath.parent(pointer) for pointer in pointers if is_checkpoint(pointer))
+    leases = [find_leases(job) for job in jobs]
+    return Leases(
+        frozenset[int]().union(*(each.checkpoints for each in leases)),
+        tuple(uri for each in leases for uri in each.ended),
+    )
+
+
+def _delete_metadata(unread: list[_Unread], deleted: list[_Unread]) -> list[CheckpointError]:
+    """Delete the metadata of checkpoints, and add these to `deleted`; returns the failures."""
+
+    def delete(group: list[_Unread]) -> None:
+        for each in group:
+            if not each.directory:
+                each.checkpoint.discard()
+        uris = [each.metadata for each in group if each.directory]
+        if uris:
+            file_system_for(uris[0]).delete(uris)
+        deleted.extend(group)
+
+    failures = collect_failures(delete, [unread])
+    if failures and len(unread) > 1:  # so that one that can't be deleted keeps only itself
+        failures = collect_failures(delete, [[each] for each in unread])
+    return failures

@@ -1,25 +1,25 @@
 """Leases of readers: a checkpoint that is being read is deleted later.
 
-    <job>/chk-<N>/_lease-<seconds>-<random>     an empty file; it counts for that time after its last modification
+    <job>/_epoch/_lease-<N>-<seconds>-<random>     an empty file; it counts for that time after its last modification
 
 The time is that of the store, so clocks of readers and drivers need not agree. A reader renews its lease with a new
-file. If the reader is killed, the lease ends, and its file is deleted with the checkpoint, or by a sweep.
+file. If the reader is killed, the lease ends, and its file is deleted by the driver, or by a sweep.
 
-A reader writes its lease, then makes sure that `_metadata` is there. A driver looks for leases right before it deletes
-`_metadata`, which it never does while the checkpoint is its newest. So a lease that was written before a newer checkpoint was
-committed is always seen. A leased checkpoint stays whole, and the driver looks again after its next commits; a restarted
+A reader writes its lease, then makes sure that `_metadata` is there. A driver that has committed a checkpoint lists the directory
+to see whether it still owns the job, and so sees the leases before it deletes older checkpoints. So a lease that was written before a
+newer checkpoint was committed is always seen. A leased checkpoint stays whole, and the driver looks again after its next commits; a restarted
 driver finds it among the completed checkpoints.
 
 Only a checkpoint in a job's directory needs a lease: savepoints belong to the user.
 """
 
 import logging
-import re
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from os import PathLike
+from typing import NamedTuple
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
@@ -30,7 +30,14 @@ from holdfast.locations.file_systems import (
     file_system_for,
     retry_deadline,
 )
-from holdfast.locations.storages import CompletedCheckpoint, find_metadata, is_checkpoint
+from holdfast.locations.storages import (
+    EPOCHS,
+    LEASE,
+    CompletedCheckpoint,
+    checkpoint_id_of,
+    find_metadata,
+    is_checkpoint,
+)
 from holdfast.redaction import redact
 
 _log = logging.getLogger(__name__)
@@ -45,8 +52,6 @@ _MAX_LEASE_S = 3600
 
 _DEADLINE_S = 10.0
 _MAX_ATTEMPTS = 100
-
-LEASE_FILE = re.compile(r"_lease-(?P<seconds>[0-9]{1,9})-[0-9a-f]{32}")
 
 _WITHOUT_LEASE: set[str] = set()
 """Directories of jobs in which this process can't write leases, so that it warns once."""
@@ -67,7 +72,8 @@ class CheckpointLease:
         """
         file_system = file_system_for(self._pointer)
         former = self._uri
-        uri = uripath.join(self._pointer, f"_lease-{LEASE_S}-{uuid.uuid4().hex}")
+        name = f"_lease-{checkpoint_id_of(self._pointer)}-{LEASE_S}-{uuid.uuid4().hex}"
+        uri = uripath.join(uripath.parent(self._pointer), EPOCHS, name)
         with retry_deadline(_DEADLINE_S):
             with create_file(file_system, uri):
                 pass  # empty, so that a full disk has room for it
@@ -94,12 +100,10 @@ def acquire_lease(pointer: str) -> CheckpointLease | None:
     lease = CheckpointLease(pointer)
     try:
         lease.renew()
-    except CheckpointNotFoundError as error:  # a store with directories
-        raise deleted_error(pointer) from error
     except CheckpointError as error:
-        _warn_once(uripath.parent(pointer), error)
         if _is_deleted(pointer):
             raise deleted_error(pointer) from error
+        _warn_once(uripath.parent(pointer), error)
         return None
     try:
         if _is_deleted(pointer):
@@ -162,16 +166,41 @@ def hold_found_checkpoint(pointer: str | PathLike[str]) -> Iterator[CompletedChe
         yield checkpoint
 
 
+class Leases(NamedTuple):
+    """The leases of a job's checkpoints.
+
+    Attributes:
+        checkpoints: The ids of the checkpoints with a lease that counts now, by the store's clock.
+        ended: URIs of leases that no longer count.
+    """
+
+    checkpoints: frozenset[int]
+    ended: tuple[str, ...]
+
+
+def find_leases(job_directory: str) -> Leases:
+    """Return the leases in a job's directory."""
+    epochs = uripath.join(job_directory, EPOCHS)
+    leases = [
+        (entry, matched)
+        for entry in file_system_for(epochs).list(epochs)
+        if (matched := LEASE.fullmatch(uripath.name(entry.uri)))
+    ]
+    now_ms = store_clock_ms(job_directory) if leases else 0
+    checkpoints, ended = set(), []
+    for entry, matched in leases:
+        if entry.modified_ms + 1000 * min(int(matched["seconds"]), _MAX_LEASE_S) > now_ms:
+            checkpoints.add(int(matched["checkpoint"]))
+        else:
+            ended.append(entry.uri)
+    return Leases(frozenset(checkpoints), tuple(ended))
+
+
 def is_leased(directory: str) -> bool:
     """Return whether a lease of the checkpoint in a directory counts now, by the store's clock."""
     if not is_checkpoint(directory):
         return False
-    ends_ms = [
-        entry.modified_ms + 1000 * min(int(matched["seconds"]), _MAX_LEASE_S)
-        for entry in file_system_for(directory).list(directory)
-        if (matched := LEASE_FILE.fullmatch(uripath.name(entry.uri)))
-    ]
-    return bool(ends_ms) and max(ends_ms) > store_clock_ms(uripath.parent(directory))
+    return checkpoint_id_of(directory) in find_leases(uripath.parent(directory)).checkpoints
 
 
 def store_clock_ms(directory: str) -> int:

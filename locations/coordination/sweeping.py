@@ -22,7 +22,7 @@ from os import PathLike
 from holdfast.common import uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination.checkpoints import load_checkpoints
-from holdfast.locations.coordination.leases import LEASE_FILE, store_clock_ms
+from holdfast.locations.coordination.leases import store_clock_ms
 from holdfast.locations.file_systems import (
     PROBE_PREFIX,
     FileStatus,
@@ -35,6 +35,7 @@ from holdfast.locations.handles import files_of
 from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
+    LEASE,
     METADATA_FILE,
     SHARED,
     STATE_FILE,
@@ -63,7 +64,7 @@ _MAX_ATTEMPTS = 100
 
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
-_STATE_FILE = re.compile(rf"{STATE_FILE.pattern}|{LEASE_FILE.pattern}|{_HIDDEN}")
+_STATE_FILE = re.compile(rf"{STATE_FILE.pattern}|{LEASE.pattern}|{_HIDDEN}")
 _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 

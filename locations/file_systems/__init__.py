@@ -19,6 +19,7 @@ from holdfast.locations.file_systems.object_store import (
 )
 from holdfast.locations.file_systems.port import (
     BytesLike,
+    CopyingFileSystem,
     ExclusiveFileSystem,
     FileOutputStream,
     FileStatus,
@@ -46,6 +47,7 @@ from holdfast.locations.file_systems.registry import (
     use_s3,
 )
 from holdfast.locations.file_systems.retrying import (
+    ABORT_DEADLINE_S,
     Retrier,
     RetryingExclusiveFileSystem,
     RetryingFileSystem,

@@ -119,11 +119,25 @@ class ObstoreBucket:
                 raise ValueError("answer is not an object")  # noqa: TRY301  # logged like the others
             return ObjectHead(memoryview(result.bytes()), result.meta["size"], etag)
         except Exception as error:  # noqa: BLE001  # boto3 repeats the request and reports the error
-            if isinstance(error, FileNotFoundError) and code_of(error) == "NoSuchKey":
-                message, uri = "no such object", f"s3://{self._bucket}/{key}"
-                raise CheckpointNotFoundError(message, uri) from None
-            _log_failure("read", key, error)
+            self._report("read", key, error)
             return None
+
+    def read_range(self, key: str, start: int, end: int) -> memoryview | None:
+        """Return the bytes from `start` up to `end`, or None if the request failed. Raises as `head`."""
+        from obstore import get_range  # noqa: PLC0415  # optional
+
+        try:
+            return memoryview(get_range(self._store, key, start=start, end=end)).cast("B")
+        except Exception as error:  # noqa: BLE001  # boto3 repeats the request and reports the error
+            self._report("read", key, error)
+            return None
+
+    def _report(self, action: str, key: str, error: Exception) -> None:
+        """Raise `CheckpointNotFoundError` if the object does not exist; else log that boto3 is used."""
+        if isinstance(error, FileNotFoundError) and code_of(error) == "NoSuchKey":
+            message, uri = "no such object", f"s3://{self._bucket}/{key}"
+            raise CheckpointNotFoundError(message, uri) from None
+        _log_failure(action, key, error)
 
 
 class ObjectHead(NamedTuple):

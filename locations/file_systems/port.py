@@ -1,8 +1,9 @@
 """The interface of a store: the operations that a storage needs of a file system.
 
 Every store implements `FileSystem`. An `ExclusiveFileSystem` can also create a file atomically only if its name
-is free; only such stores keep two drivers apart. A `LinkingFileSystem` can add a file of this machine's disk
-without copying it.
+is free; only such stores keep two drivers apart. A `RangedFileSystem` reads a part of a file with one request. A
+`CopyingFileSystem` can copy a file without moving its bytes through this host, and a `LinkingFileSystem` can add a file of
+this machine's disk without copying it.
 """
 
 import io
@@ -157,6 +158,33 @@ class ExclusiveFileSystem(FileSystem, Protocol):
         The names of all files committed in the same directory before become durable first.
 
         Raises `CheckpointConflictError` if the name is taken, `OutcomeUnknownError` if the store did not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class CopyingFileSystem(FileSystem, Protocol):
+    """A store that copies a file by itself, so that its bytes are not moved through this host."""
+
+    def copy(self, source: str, uri: str, /) -> None:
+        """Copy an immutable file of the same store, durably, to a name that was never used before.
+
+        May be repeated. After any error, a file of that name may exist, and is deleted by the caller.
+
+        Raises `CheckpointNotFoundError` if the source does not exist, and `InvalidRequestError` if the store can't copy
+        it, for example because it is too large.
+        """
+        ...
+
+
+@runtime_checkable
+class RangedFileSystem(FileSystem, Protocol):
+    """A store that reads a part of a file with one request, without opening the file first."""
+
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        """Return the bytes from `start` up to `end`; fewer if the file ends before.
+
+        Raises `CheckpointNotFoundError`.
         """
         ...
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
-from holdfast.common import SYSTEM_CLOCK, Clock, ProcessLock
+from holdfast.common import SYSTEM_CLOCK, Clock, ProcessLock, fill, raise_if_cancelled
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -33,6 +33,7 @@ from holdfast.locations.file_systems.port import (
     FileStatus,
     FileSystem,
     PositionedInputStream,
+    RangedFileSystem,
 )
 
 _log = logging.getLogger(__name__)
@@ -272,6 +273,25 @@ class RetryingFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         return cast("BinaryIO", _RetryingInputStream(self, uri))
+
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        """Read a part of a file, as `RangedFileSystem`; a store that is not one opens the file.
+
+        An action of `map_in_parallel` that is cancelled stops before its next attempt.
+        """
+        inner = self.inner
+        if not isinstance(inner, RangedFileSystem):
+            raise_if_cancelled()
+            with self.open(uri) as stream:
+                stream.seek(start)
+                data = memoryview(bytearray(end - start))
+                return data[: fill(stream, data)]
+
+        def attempt() -> memoryview:
+            raise_if_cancelled()
+            return inner.read_range(uri, start, end)
+
+        return self.retrier.call("read_range", attempt)
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         return self.retrier.call("list", lambda: list(self.inner.list(uri)))

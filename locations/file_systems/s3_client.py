@@ -12,6 +12,9 @@ _CHECKSUMS = ("crc32c", "crc32", "off")
 _STATE_FILES = ("auto", "boto3", "obstore")
 _SIGNATURE = "holdfast-s3v4-part"
 
+_ANNOUNCED_BYTES = 1 << 20
+"""Length of the smallest body that the store may refuse before it is sent."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
@@ -145,7 +148,7 @@ def client_options(settings: S3Settings) -> dict[str, Any]:
         "connect_timeout": settings.connect_timeout,
         "read_timeout": settings.read_timeout,
         "tcp_keepalive": True,
-        "max_pool_connections": max(32, 2 * settings.concurrency),
+        "max_pool_connections": max(64, 2 * settings.concurrency),
         "s3": {"addressing_style": "path" if settings.path_style_access else "auto"},
         # Each request names its checksum itself.
         "request_checksum_calculation": "when_required",
@@ -180,11 +183,18 @@ def _make(settings: S3Settings) -> Connection:
         )
         if settings.checksum != "off":
             _sign_parts_by_checksum(client)
+        client.meta.events.register("before-send.s3", _send_small_bodies_at_once)
         return Connection(client, session.get_credentials())
     except (BotoCoreError, ValueError) as error:
         raise InvalidRequestError(
             f"S3 client can't be created ({error})", kind="connection"
         ) from error
+
+
+def _send_small_bodies_at_once(request: Any, **_: Any) -> None:
+    """Remove `Expect: 100-continue`, with which botocore waits for an answer, a round trip, before it sends any body."""
+    if int(request.headers.get("Content-Length", 0)) < _ANNOUNCED_BYTES:
+        request.headers.pop("Expect", None)
 
 
 def _sign_parts_by_checksum(client: Any) -> None:

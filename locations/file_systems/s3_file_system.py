@@ -25,7 +25,11 @@ from holdfast.locations.file_systems.s3_object import (
     map_errors,
     was_not_performed,
 )
-from holdfast.locations.file_systems.s3_streams import S3InputStream, S3OutputStream
+from holdfast.locations.file_systems.s3_streams import (
+    S3InputStream,
+    S3OutputStream,
+    read_range,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +64,12 @@ class S3Objects:
 
     def open(self, uri: str, /) -> BinaryIO:
         return cast("BinaryIO", S3InputStream(self._object(uri)))
+
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        target = self._object(uri)
+        obstore = target.obstore
+        data = obstore.read_range(target.key, start, end) if obstore is not None else None
+        return read_range(target, start, end) if data is None else data
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         prefix = self._prefix(uri)
@@ -185,7 +195,15 @@ class S3Objects:
 
 
 class S3FileSystem(S3Objects):
-    """Objects that can be published, by conditional PUT."""
+    """Objects that can be published, by conditional PUT, and copied by the store, up to 5 GiB."""
+
+    def copy(self, source: str, uri: str, /) -> None:
+        copied = self._object(source)
+        self._object(uri).request(
+            "copy_object",
+            CopySource={"Bucket": copied.bucket, "Key": copied.key},
+            **self.settings.write_parameters(),
+        )
 
     def publish(self, uri: str, data: bytes, /) -> None:
         target = self._object(uri)

@@ -5,7 +5,7 @@ import os
 import threading
 import uuid
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from holdfast.locations.file_systems.s3_object import (
     OWNER_METADATA,
     S3Object,
     checksum_of,
+    code_of,
     map_errors,
 )
 
@@ -108,16 +109,35 @@ class S3InputStream(PositionedInputStream):
         return answer["Body"]
 
     def _read(self, length: int) -> memoryview:
-        try:
-            return memoryview(self._body.read(length))
-        except Exception as error:  # urllib3's and botocore's: the connection is lost
-            message = f"S3's answer ended early ({type(error).__name__})"
-            raise StorageUnavailableError(message, self._target.uri) from error
+        return _read_body(self._body, length, self._target.uri)
 
     def _forget_body(self) -> None:
         body, self._body = self._body, None
         if body is not None:
             body.close()
+
+
+def read_range(target: S3Object, start: int, end: int) -> memoryview:
+    """Return the bytes of an object from `start` up to `end`; fewer if it ends before."""
+    try:
+        answer = target.request("get_object", Range=f"bytes={start}-{end - 1}")
+    except InvalidRequestError as error:
+        if code_of(error) == "InvalidRange":
+            return memoryview(b"")
+        raise
+    with closing(answer["Body"]) as body:
+        if "ContentRange" not in answer:
+            raise InvalidRequestError("store does not support range requests", target.uri)
+        return _read_body(body, None, target.uri)
+
+
+def _read_body(body: Any, length: int | None, uri: str) -> memoryview:
+    """Read bytes of an answer; all of them if there is no length."""
+    try:
+        return memoryview(body.read(length))
+    except Exception as error:  # urllib3's and botocore's: the connection is lost
+        message = f"S3's answer ended early ({type(error).__name__})"
+        raise StorageUnavailableError(message, uri) from error
 
 
 class S3OutputStream:

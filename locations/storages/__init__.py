@@ -26,6 +26,7 @@ from holdfast.locations.storages.contract import (
     CompletedCheckpointStorageLocation,
     DiscardingStream,
     JobOwnership,
+    copy_bytes,
 )
 from holdfast.locations.storages.file_system_storage import (
     INLINE_THRESHOLD_BYTES,
@@ -48,12 +49,14 @@ from holdfast.locations.storages.layout import (
     CHECKPOINT,
     EPOCHS,
     JOB_ID,
+    LEASE,
     METADATA_FILE,
     SAVEPOINT_NAME,
     SHARED,
     STATE_FILE,
     belongs_to,
     check_job_id,
+    checkpoint_id_of,
     entropy_paths,
     entropy_root,
     find_stray_file,

@@ -21,17 +21,18 @@ Source:
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import BinaryIO, Protocol, Self
 
 import msgspec
 
+from holdfast.common import chunks, raise_if_cancelled
 from holdfast.locations.checksums import Checksum
 from holdfast.locations.file_systems import BytesLike, file_system_for
-from holdfast.locations.handles import StreamStateHandle, files_of, is_inside
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of, is_inside
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages.layout import is_dedicated, is_file_of
 
@@ -125,6 +126,29 @@ class CheckpointStateOutputStream(DiscardingStream):
             Whether the store could do that. If not, nothing was done, and the bytes have to be written.
         """
         return False
+
+    def adopt_stored(self, _source: FileStateHandle, /) -> bool:
+        """Have the store copy a file as the stream's content, so that its bytes are not moved through this host.
+
+        Nothing may be written before or after. The bytes are not verified: the new handle has the source's checksum.
+
+        Returns:
+            Whether the store could do that. If not, nothing was done, and the bytes have to be written.
+        """
+        return False
+
+
+def copy_bytes(
+    source: BinaryIO,
+    target: CheckpointStateOutputStream,
+    *,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Write the rest of a stream to another one; `on_bytes` is called with the number of bytes of each step."""
+    for chunk in chunks(source):
+        raise_if_cancelled()
+        target.write(chunk)
+        on_bytes(len(chunk))
 
 
 class CheckpointMetadataOutputStream(DiscardingStream):
@@ -247,6 +271,11 @@ class JobOwnership(Protocol):
 
         The owner resumes from these. A later one of a former owner is a conflict with the owner's own one.
         """
+        ...
+
+    @property
+    def has_readers(self) -> bool:
+        """True if a reader may have held one of the job's checkpoints when `check` was called last."""
         ...
 
     def check(self) -> None:

@@ -1,10 +1,11 @@
 """Streams of state and metadata into files."""
 
 import io
+import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from holdfast.common import uripath
@@ -17,11 +18,14 @@ from holdfast.errors import (
 )
 from holdfast.locations.checksums import Checksum, ChecksumBuilder, checksum_of
 from holdfast.locations.file_systems import (
+    ABORT_DEADLINE_S,
     BytesLike,
+    CopyingFileSystem,
     FileOutputStream,
     LinkingFileSystem,
     file_system_for,
     publish,
+    retry_deadline,
 )
 from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.storages.completed import FileSystemCompletedCheckpointStorageLocation
@@ -30,6 +34,8 @@ from holdfast.locations.storages.contract import (
     CheckpointStateOutputStream,
 )
 from holdfast.locations.storages.layout import METADATA_FILE, inject_entropy
+
+_log = logging.getLogger(__name__)
 
 
 class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
@@ -103,6 +109,37 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
         self._begin(uri, file)
         self._file_bytes = size
         self._adopted = checksum
+        return True
+
+    def adopt_stored(self, source: FileStateHandle, /) -> bool:
+        self._check_open()
+        if self.tell() or source.size <= self._inline_threshold or self._path_prefix is None:
+            return False
+        uri = self._new_uri()
+        store = file_system_for(uri)
+        inner = store.inner
+        if source.checksum is None or file_system_for(source.uri) is not store:
+            return False
+        if isinstance(inner, LinkingFileSystem):
+            return self.adopt(uripath.local_path(source.uri), source.size, source.checksum)
+        if not isinstance(inner, CopyingFileSystem):
+            return False
+        copy = _StoredCopy(uri)
+        self._begin(uri, copy)
+        try:
+            store.retrier.call("copy", lambda: inner.copy(source.uri, uri))
+            self._check_open()  # another thread may have closed the stream before the file was there
+        except CheckpointError as error:
+            _log.warning("a file is not copied by the store, so its bytes are written: %s", error)
+            with self._lock:
+                self._file, self._uri = None, ""
+            copy.abort()
+            return False
+        except BaseException:
+            self.close()
+            raise
+        self._file_bytes = source.size
+        self._adopted = source.checksum
         return True
 
     def flush(self) -> None:
@@ -185,6 +222,28 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
         if self._finished:
             message = "state stream is closed or discarded already"
             raise StreamClosedError(message, self._uri or self._path_prefix or "")
+
+
+class _StoredCopy:
+    """A file that the store has copied, or is copying."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._is_committed = False
+
+    def write(self, _data: BytesLike, /) -> None:
+        raise StreamClosedError("a copy in the store can't be written to", self._uri)
+
+    def sync(self) -> None:
+        """Do nothing: a copy is durable."""
+
+    def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # names are always durable
+        self._is_committed = True
+
+    def abort(self) -> None:
+        if not self._is_committed:
+            with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
+                file_system_for(self._uri).delete([self._uri])
 
 
 @dataclass(slots=True)

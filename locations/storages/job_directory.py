@@ -5,7 +5,7 @@ A job's owner has a numbered epoch; only the highest one counts.
     <job>/_epoch/<n>    a JSON object, published once: epoch, owner, claimed_ms, completed, ends
 
 A driver that starts publishes the next number. A driver that was thought dead finds that number when it looks next:
-before it begins a checkpoint, before it commits, and right after. A checkpoint that it commits in between is either the
+before it begins a checkpoint, and right after it has committed one. A checkpoint that it commits in between is either the
 one that the job resumes from, because both write the same `_metadata`, or it has an id that the job has passed; then it
 is revoked. The same holds if the newest epoch ends the job.
 
@@ -17,7 +17,7 @@ import logging
 import random
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 
@@ -47,6 +47,7 @@ from holdfast.locations.storages.contract import CompletedCheckpoint
 from holdfast.locations.storages.layout import (
     CHECKPOINT,
     EPOCHS,
+    LEASE,
     LEAVE_OUT,
     METADATA_FILE,
     SAVEPOINT_NAME,
@@ -190,12 +191,13 @@ class JobDirectory:
 
     def newest_epoch_status(self) -> FileStatus:
         """Return the file of the epoch that counts, or the directory of epochs if there is no file."""
+        return _newest(self.epoch_entries())
+
+    def epoch_entries(self) -> list[FileStatus]:
+        """Return the directory of epochs, and its entries: epochs, and leases of readers."""
         epochs = uripath.join(self.uri, EPOCHS)
-        return max(
-            file_system_for(epochs).list(epochs),
-            key=lambda status: epoch_of(status.uri),
-            default=FileStatus(epochs, 0, 0, is_directory=True),
-        )
+        listed = file_system_for(epochs).list(epochs)
+        return [FileStatus(epochs, 0, 0, is_directory=True), *listed]
 
     def newest_epoch_record(self) -> EpochRecord:
         """Return the content of the file of the epoch that counts."""
@@ -286,6 +288,10 @@ def epoch_of(uri: str) -> int:
     return int(name) if _NUMBER.fullmatch(name) else 0
 
 
+def _newest(entries: Iterable[FileStatus]) -> FileStatus:
+    return max(entries, key=lambda status: epoch_of(status.uri))
+
+
 class DirectoryOwnership:
     """A driver's claim to the job in a directory."""
 
@@ -300,9 +306,12 @@ class DirectoryOwnership:
         self._modified_ms = job.newest_epoch_status().modified_ms
         self.epoch = record.epoch
         self.completed = completed
+        self.has_readers = True
 
     def check(self) -> None:
-        status = self._job.newest_epoch_status()
+        entries = self._job.epoch_entries()
+        self.has_readers = any(LEASE.fullmatch(uripath.name(entry.uri)) for entry in entries)
+        status = _newest(entries)
         if epoch_of(status.uri) < self.epoch:
             # A listing may miss an epoch that is being published and the one that is deleted for it.
             status = self._job.newest_epoch_status()

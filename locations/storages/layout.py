@@ -4,6 +4,7 @@
     <directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
     <directory>/<job>/shared/<attempt>-<…>   state files that several checkpoints refer to
     <directory>/<job>/_epoch/<n>             the owner of the job
+    <directory>/<job>/_epoch/_lease-<N>-<…>  a reader of checkpoint N
     <savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
 
 Object stores partition by prefix. If the directory ends with `_entropy_`, state files get random characters there:
@@ -52,6 +53,9 @@ JOB_ID = re.compile(rf"(?!{MARKER}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}")
 STATE_FILE = re.compile(r"(?:[0-9a-f]{8}-)?[0-9a-f]{32}")
 """Names of state files: the digits of the attempt that wrote it, if any, and random ones."""
 
+LEASE = re.compile(r"_lease-(?P<checkpoint>0|[1-9][0-9]*)-(?P<seconds>[0-9]{1,9})-[0-9a-f]{32}")
+"""Names of readers' leases, next to the epochs."""
+
 SAVEPOINT_NAME = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 
 LEAVE_OUT = f"leave {MARKER} out"
@@ -83,6 +87,11 @@ def check_job_id(job_id: str) -> str:
 def is_checkpoint(directory: str) -> bool:
     """Return whether a directory has the name of a job's checkpoint."""
     return CHECKPOINT.fullmatch(uripath.name(directory)) is not None
+
+
+def checkpoint_id_of(directory: str) -> int:
+    """Return the id in the name of a checkpoint's directory; see `is_checkpoint`."""
+    return int(uripath.name(directory).removeprefix("chk-"))
 
 
 def is_dedicated(directory: str) -> bool:

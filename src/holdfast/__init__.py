@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from holdfast.spark.operators import (
         BroadcastProcessFunction,
         CheckpointedSink,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
         KeyedProcessFunction,
         StatefulFunction,
     )
@@ -65,6 +67,8 @@ __all__ = [
     "BroadcastProcessFunction",
     "CheckpointedSink",
     "IdleTicks",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "NewOperator",
     "StateRows",
@@ -119,7 +123,8 @@ _MODULES = {
     "spark.data_source": "scan_state",
     "spark.state_export": "spark_initial_state",
     "spark.state_import": "import_spark_state",
-    "spark.operators": "BroadcastProcessFunction CheckpointedSink KeyedProcessFunction StatefulFunction",
+    "spark.operators": "BroadcastProcessFunction CheckpointedSink KeyedBroadcastProcessFunction KeyedCoProcessFunction "
+    "KeyedProcessFunction StatefulFunction",
     "spark.query": "stateful stateful_query",
     "spark.savepoints": "NewOperator application_id preview_rollback restore_savepoint roll_back rollback_points "
     "stop_with_savepoint take_savepoint write_savepoint",

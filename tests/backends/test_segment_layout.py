@@ -13,9 +13,14 @@ from contracts.values import read
 
 from holdfast.backends.descriptors import MapStateDescriptor, ValueStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend
-from holdfast.backends.keyed.segments import ColumnarStateTables, MergePolicy
+from holdfast.backends.keyed.segments import (
+    ColumnarStateTables,
+    MergePolicy,
+    write_canonical_tables,
+)
 from holdfast.backends.keyed.table import Identities, Operation, TableSpec
 from holdfast.backends.keys import KeyGroupRange, key_hash, xxhash64
+from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import crc32c
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.handles import SegmentsStateHandle
@@ -75,12 +80,11 @@ def manifest_of(handle: SegmentsStateHandle) -> dict[str, Any]:
 
 def trailer_of(segment: bytes) -> dict[str, Any]:
     assert struct.unpack_from(">8sI52s", segment) == (b"HOLDSEGM", 1, bytes(52))
-    checksum, length, version, magic = struct.unpack(">III8s", segment[-20:])
+    length, version, magic, checksum = struct.unpack(">II8sI", segment[-20:])
     assert (version, magic) == (1, b"HOLDSEGM")
     end = len(segment) - 20 - length
-    body = segment[end:-20]
-    assert checksum == crc32c(body)
-    trailer: dict[str, Any] = msgspec.msgpack.decode(body)
+    assert checksum == crc32c(segment[end:-4])
+    trailer: dict[str, Any] = msgspec.msgpack.decode(segment[end:-20])
     size = trailer["block_bytes"]
     blocks = [crc32c(segment[at : min(at + size, end)]) for at in range(0, end, size)]
     assert struct.pack(f">{len(blocks)}I", *blocks) == trailer["blocks"]
@@ -235,3 +239,93 @@ def test_side_tables_find_the_rows(handle: SegmentsStateHandle) -> None:
             )
     assert directories
     assert filters
+
+
+def check_tails(handle: SegmentsStateHandle) -> None:
+    """Check that each slice has the length of its segment's tail, which begins in a block with all side tables."""
+    for table in manifest_of(handle)["tables"].values():
+        for _, slices in table["runs"]:
+            for segment, *_, tail in slices:
+                content = read(handle.segments[segment])
+                trailer = trailer_of(content)
+                (length,) = struct.unpack(">I", content[-20:-16])
+                start = len(content) - 20 - length
+                side_tables = [
+                    section[kind]["place"][0]
+                    for kind in ("directory", "filter")
+                    for section in trailer["sections"]
+                    if kind in section
+                ]
+                ends = [sum(section["place"]) for section in trailer["sections"]]
+                order = [*ends, *side_tables, start]
+                assert order == sorted(order)
+                first = order[len(ends)]
+                if first < start:
+                    first -= first % trailer["block_bytes"]
+                assert tail == len(content) - first
+
+
+def test_tails_are_kept_by_restored_rescaled_and_canonical_tables(
+    handle: SegmentsStateHandle, memory_directory: str
+) -> None:
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("other")
+    access.initialize_base_locations_for_checkpoint()
+    numbers = itertools.count(1)
+
+    def stored_again(groups: KeyGroupRange, *handles: SegmentsStateHandle) -> SegmentsStateHandle:
+        tables = ColumnarStateTables(groups, handles, may_refer=False)
+        location = access.initialize_location_for_checkpoint(next(numbers))
+        (stored,) = tables.snapshot(1, location).run().state.managed_keyed
+        assert isinstance(stored, SegmentsStateHandle)
+        return stored
+
+    halves = [stored_again(KeyGroupRange(*groups), handle) for groups in ((0, 3), (4, 7))]
+    whole = stored_again(KeyGroupRange(0, 7), *halves)
+    location = access.initialize_location_for_checkpoint(next(numbers))
+    canonical = write_canonical_tables(whole, SnapshotStreams(location), now_ms=0)
+    for stored in (handle, *halves, whole, canonical):
+        check_tails(stored)
+
+
+def test_large_rows_are_in_smaller_blocks(memory_directory: str) -> None:
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    texts = TableSpec("texts", "value", KEY, pa.schema([("value", pa.string())]))
+    sizes = []
+    for number, length in enumerate([900, 1100], 1):
+        tables = ColumnarStateTables(KeyGroupRange(0, 7))
+        tables.table(texts).write(identities(range(50)), [pa.array(["x" * length] * 50)])
+        part = tables.snapshot(number, access.initialize_location_for_checkpoint(number))
+        (stored,) = part.run().state.managed_keyed
+        assert isinstance(stored, SegmentsStateHandle)
+        sizes += [trailer_of(read(stream))["block_bytes"] for stream in stored.segments.values()]
+    assert sizes == [65_536, 16_384]
+
+
+def test_rows_of_more_than_a_segment_are_cut_at_sort_keys(
+    memory_directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("compaction", "table_writer"):
+        monkeypatch.setattr(f"holdfast.backends.keyed.segments.{module}.MAX_SEGMENT_BYTES", 100_000)
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    texts = TableSpec("texts", "value", KEY, pa.schema([("value", pa.string())]))
+    expected = [f"text {n}" * (n % 9) for n in range(ROWS)]
+    sort_keys = np.array(range(ROWS), np.uint64) // np.uint64(1000) << np.uint64(47)
+    tables = ColumnarStateTables(KeyGroupRange(0, 7))
+    rows = Identities(sort_keys, identities(range(ROWS)).columns)
+    tables.table(texts).write(rows, [pa.array(expected)])
+    part = tables.snapshot(1, access.initialize_location_for_checkpoint(1))
+    (stored,) = part.run().state.managed_keyed
+    assert isinstance(stored, SegmentsStateHandle)
+    streams = SnapshotStreams(access.initialize_location_for_checkpoint(2))
+    for handle in (stored, write_canonical_tables(stored, streams, now_ms=0)):
+        ((_, slices),) = manifest_of(handle)["tables"]["texts"]["runs"]
+        edges = [(first, end) for _, _, first, end, *_ in slices]
+        assert len(edges) == len(handle.segments) == 6  # rows with a sort key stay together
+        assert [end for _, end in edges] == [*(first for first, _ in edges[1:]), 8 << 48]
+        (rows_of_run,) = slices_of(handle, "texts")
+        assert sorted(row["value"] for row in rows_of_run) == sorted(expected)
+        kinds = [column["kind"] for _, section in sections(handle) for column in section["columns"]]
+        assert kinds == ["<u8", "string", "string"] * 6
+        check_tails(handle)

@@ -28,7 +28,8 @@ from holdfast.testing import Faults, ManualClock
 
 
 def leases(pointer: str) -> int:
-    return sum("_lease-" in file for file in files_below(pointer))
+    job, _, number = pointer.rpartition("/chk-")
+    return sum(f"/_lease-{number}-" in file for file in files_below(f"{job}/_epoch"))
 
 
 def same_rows(first: pa.Table, second: pa.Table) -> bool:

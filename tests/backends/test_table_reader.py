@@ -261,9 +261,14 @@ def test_truncated_segment_is_rejected(streams: SnapshotStreams) -> None:
             read_all(with_segment(handle, content[:length]))
 
 
-def trailer_of(content: bytes) -> tuple[int, int]:
-    _, length, _, _ = struct.unpack(">III8s", content[-20:])
+def trailer_of(content: bytes | bytearray) -> tuple[int, int]:
+    length, _, _, _ = struct.unpack(">II8sI", content[-20:])
     return len(content) - 20 - length, length
+
+
+def seal_trailer(content: bytearray) -> None:
+    start, _ = trailer_of(content)
+    struct.pack_into(">I", content, len(content) - 4, crc32c(content[start:-4]))
 
 
 def test_trailer_with_contradicting_numbers_is_rejected(
@@ -277,7 +282,7 @@ def test_trailer_with_contradicting_numbers_is_rejected(
         for value in (0, 0x7F, 0xCF, 0xFF):
             hostile = bytearray(content)
             hostile[position] = value
-            struct.pack_into(">I", hostile, start + length, crc32c(hostile[start : start + length]))
+            seal_trailer(hostile)
             try:
                 read_all(with_segment(handle, bytes(hostile)))
             except (CheckpointCorruptedError, UnsupportedFormatError):
@@ -288,10 +293,10 @@ def test_trailer_with_contradicting_numbers_is_rejected(
 def test_newer_version_is_reported(streams: SnapshotStreams) -> None:
     handle = write_tables([(MAP_SPEC, [map_rows(10)])], GROUPS, streams)
     newer = bytearray(segment_of(handle))
-    struct.pack_into(">I", newer, len(newer) - 12, 2)
-    with pytest.raises(CheckpointCorruptedError, match="versions 1 and 2"):
+    struct.pack_into(">I", newer, len(newer) - 16, 2)
+    with pytest.raises(CheckpointCorruptedError, match="trailer has checksum"):
         read_all(with_segment(handle, bytes(newer)))
-    struct.pack_into(">I", newer, 8, 2)
+    seal_trailer(newer)
     with pytest.raises(UnsupportedFormatError, match="version 2"):
         read_all(with_segment(handle, bytes(newer)))
     assert isinstance(handle.manifest, ByteStreamStateHandle)

@@ -9,6 +9,7 @@ from contracts.placeholders import resolve_placeholders
 
 from holdfast.backends.keyed.segments import (
     ColumnarStateTables,
+    FetchPolicy,
     MergePolicy,
     Workspace,
 )
@@ -69,12 +70,14 @@ class TablesJob:
         policy: MergePolicy = NO_MERGES,
         may_refer: bool = True,
         is_local: bool = True,
+        fetch_policy: FetchPolicy | None = None,
     ) -> ColumnarStateTables:
         tables = ColumnarStateTables(
             GROUPS,
             handles,
             directory=str(self.local) if is_local else None,
             policy=policy,
+            fetch_policy=fetch_policy,
             workspace=self.workspace,
             may_refer=may_refer,
         )

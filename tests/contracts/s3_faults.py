@@ -182,6 +182,17 @@ def delete_below(store: Store) -> None:
     file_system_for(store.uri).delete_tree(store.directory)
 
 
+def copy_stored(store: Store) -> None:
+    file_system = file_system_for(store.uri)
+    inner = file_system.inner
+    assert isinstance(inner, S3FileSystem)
+    try:
+        file_system.retrier.call("copy", lambda: inner.copy(f"{store.directory}/y", store.uri))
+    except CheckpointError:
+        file_system.delete([store.uri])
+        raise
+
+
 @dataclass(frozen=True)
 class Operation:
     """An operation of the adapter.
@@ -209,6 +220,7 @@ OPERATIONS = {
     "empty file": Operation(write(b""), ("PutObject",), after=(("x", b""),)),
     "large file": Operation(write(LARGE), UPLOAD, after=(("x", LARGE),)),
     "abort": Operation(give_up, ("UploadPart", "AbortMultipartUpload")),
+    "copy": Operation(copy_stored, ("CopyObject",), before=("y",), after=BOTH),
     "read": Operation(read_whole, ("GetObject",), before=TWO, after=BOTH),
     "list": Operation(list_all, ("ListObjectsV2",), before=TWO, after=BOTH),
     "delete": Operation(delete_two, ("DeleteObjects",), before=TWO),

@@ -44,6 +44,7 @@ def coordinator(
     inline_threshold: int = 0,
     cleaner: CheckpointsCleaner = CLEANER,
     log_format: LogFormat = "text",
+    sweep: Callable[[], object] | None = None,
 ) -> CheckpointCoordinator:
     """Return a coordinator of the job, as each start of the query makes one."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
@@ -72,7 +73,7 @@ def coordinator(
             default_parallelism=lambda: default_parallelism,
             allow_non_restored_state=allow_non_restored_state,
         ),
-        Retention(num_retained=num_retained, cleaner=cleaner),
+        Retention(num_retained=num_retained, cleaner=cleaner, sweep=sweep, sweep_interval_s=3000.0),
         clock=clock,
         log_format=log_format,
     )

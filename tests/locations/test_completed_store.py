@@ -73,6 +73,29 @@ def test_postponed_deletions_follow_a_later_checkpoint(
     assert [exists(checkpoint) for checkpoint in (first, second)] == [False, False]
 
 
+def test_undeletable_checkpoint_keeps_no_other_one(
+    faults: Faults, cleaner: CheckpointsCleaner
+) -> None:
+    """They are deleted together, and one by one if that fails."""
+    access = job_in(faults.directory)
+    store = CompletedCheckpointStore(1, cleaner)
+    made = [write_checkpoint(access, number) for number in (1, 2, 3)]
+    store.add(made[0])
+    store.add(made[1], subsume=False)
+    failures = [StorageUnavailableError("as planned")] * 2
+
+    def fail_twice() -> None:
+        if failures:
+            raise failures.pop()
+
+    faults.before("delete", fail_twice, nth="every")
+    store.add(made[2])
+    assert [exists(checkpoint) for checkpoint in made] == [True, False, True]
+    assert_complete(made[0])
+    store.add(write_checkpoint(access, 4))
+    assert [exists(checkpoint) for checkpoint in made] == [False, False, False]
+
+
 @pytest.mark.parametrize("num_retained", [0, -1])
 def test_to_keep_none_is_refused(cleaner: CheckpointsCleaner, num_retained: int) -> None:
     with pytest.raises(InvalidRequestError, match="must be >= 1"):

@@ -135,17 +135,24 @@ class TestRequests:
         # Files with entropy take one more call; then nothing is left for the second to delete.
         assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
 
-    def test_subsumed_checkpoint_costs_one_call_more(self, counts: Counts, more: int) -> None:
+    @pytest.mark.parametrize("subsumed", [1, 5])
+    @pytest.mark.parametrize("has_readers", [False, True])
+    def test_subsumed_checkpoints_cost_two_deletions_and_a_look_for_leases(
+        self, counts: Counts, subsumed: int, *, has_readers: bool
+    ) -> None:
         access = job_in(counts.directory)
         cleaner = CheckpointsCleaner()
         kept = CompletedCheckpointStore(1, cleaner)
-        kept.add(write_checkpoint(access, 1))
-        newer = write_checkpoint(access, 2)
+        checkpoints = [write_checkpoint(access, number) for number in range(subsumed + 1)]
+        for checkpoint in checkpoints[:-1]:
+            kept.add(checkpoint, subsume=False)
         counts.clear()
-        kept.add(newer)
+        kept.add(checkpoints[-1], has_readers=has_readers)
         cleaner.close()
-        leases = {"list": 1}
-        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1} | leases
+        directories = {"delete_empty_directory": subsumed}  # free on S3
+        looks = {"list": 1} if has_readers else {}
+        assert counts.calls == {"delete": 2} | looks | directories
+        assert_complete(checkpoints[-1])
 
     def test_failed_checkpoint_costs_511_listings_more(self, counts: Counts, more: int) -> None:
         location = job_in(counts.directory).initialize_location_for_checkpoint(1)

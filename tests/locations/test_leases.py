@@ -130,7 +130,8 @@ def test_renewed_lease_counts_from_its_renewal(
         clock.advance(LEASE_S - 1)
         store.add(write_checkpoint(access, number))
         assert_complete(first)
-    assert sum("_lease-" in file for file in files_below(pointer_of(first))) == 1
+    job = pointer_of(first).rpartition("/")[0]
+    assert sum("_lease-1-" in file for file in files_below(f"{job}/_epoch")) == 1
 
 
 def test_restarted_driver_deletes_a_formerly_held_checkpoint(

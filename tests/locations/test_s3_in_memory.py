@@ -73,8 +73,8 @@ def test_fork_reaches_the_store_of_its_parent(memory_bucket: S3Bucket) -> None:
 
 def test_unknown_operation_is_not_implemented(memory_bucket: S3Bucket) -> None:
     with pytest.raises(ClientError) as caught:
-        memory_bucket.client.copy_object(
-            Bucket=memory_bucket.name, Key="y", CopySource={"Bucket": "b", "Key": "x"}
+        memory_bucket.client.restore_object(
+            Bucket=memory_bucket.name, Key="x", RestoreRequest={"Days": 1}
         )
     assert caught.value.response["Error"]["Code"] == "NotImplemented"
     with pytest.raises(ClientError) as caught:

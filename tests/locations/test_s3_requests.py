@@ -20,6 +20,8 @@ from contracts.s3_faults import (
     read_whole,
     write,
 )
+from jobs.coordinator import acknowledge, begin_checkpoint, coordinator, progress
+from servers.watched import WatchedBucket
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -29,7 +31,11 @@ from holdfast.errors import (
 )
 from holdfast.locations.file_systems import S3FileSystem, publish, s3_client
 from holdfast.locations.file_systems.obstore_bucket import HEAD_BYTES
+from holdfast.spark.query import CLEANER
 from holdfast.testing import s3_operation
+
+ANNOUNCED = 1 << 20
+"""Length of the smallest body that is announced before it is sent."""
 
 # Reading
 
@@ -200,6 +206,33 @@ def test_only_needed_requests_are_sent(store: Store, name: str, requests: dict[s
         store.put(file, LARGE)
     OPERATIONS[name].act(store)
     assert Counter(store.requested_operations()) == requests
+
+
+@pytest.mark.parametrize(("inline_threshold", "files"), [(0, 2), (1000, 0)])
+def test_checkpoint_and_its_deletion_cost_few_requests(
+    store: Store, inline_threshold: int, files: int
+) -> None:
+    store.use(PATIENT)
+    driver = coordinator(store.directory, num_retained=1, inline_threshold=inline_threshold)
+    for batch_id in range(5):
+        if batch_id == 2:
+            store.faults.requests.clear()
+        pending = begin_checkpoint(driver, batch_id)
+        driver.complete(pending, acknowledge(pending), progress(batch_id))
+        CLEANER.wait()
+    assert Counter(store.requested_operations()) == {
+        "PutObject": 3 * (files + 1),
+        "ListObjectsV2": 3,  # claims and leases, after the commit
+        "DeleteObjects": 3 * (2 if files else 1),  # its metadata, then its files
+    }
+
+
+@pytest.mark.parametrize("size", [0, ANNOUNCED - 1, ANNOUNCED])
+def test_only_large_body_waits_for_consent(watched: WatchedBucket, size: int) -> None:
+    """Botocore sends it after `100 Continue`, a round trip later."""
+    watched.file_system().publish(f"{watched.directory}/x", bytes(size))
+    [headers] = watched.request_headers("PutObject")
+    assert headers.get("expect") == (None if size < ANNOUNCED else "100-continue")
 
 
 def test_file_of_one_part_exactly_is_whole(store: Store) -> None:

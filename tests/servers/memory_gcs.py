@@ -26,6 +26,8 @@ class MemoryGcs(MemoryS3):
             for name, text in request.headers.items()
             if name != "content-md5"  # Google's is of a part, and its encoding differs
         }
+        if "x-goog-copy-source" in headers:
+            headers["x-amz-copy-source"] = headers.pop("x-goog-copy-source")
         if headers.pop("x-goog-if-generation-match", None) == "0":
             headers["if-none-match"] = "*"
         if request.method == "DELETE" and not request.query:

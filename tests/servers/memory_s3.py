@@ -1,6 +1,6 @@
 """S3 in memory: the operations that tests need, with conditions and checksums.
 
-    PUT, GET, HEAD, DELETE /bucket/key          If-Match, If-None-Match, Range, checksums, versions
+    PUT, GET, HEAD, DELETE /bucket/key          copies, If-Match, If-None-Match, Range, checksums, versions
     POST, PUT, DELETE      /bucket/key?uploadId  uploads in parts
     GET                    /bucket?list-type=2, ?uploads, ?versions
     POST                   /bucket?delete        a thousand keys at a time
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 from zlib import crc32
@@ -265,6 +265,17 @@ class MemoryS3:
         bucket.add(asked.key, version)
         return Answer(headers={"ETag": version.etag})
 
+    def copy_object(self, asked: "_Asked") -> Answer:
+        bucket, _, key = (
+            unquote(asked.request.headers["x-amz-copy-source"]).lstrip("/").partition("/")
+        )
+        source = self._bucket(replace(asked, bucket=bucket)).current(key)
+        if source is None or source.data is None:
+            raise _Refusal(404, "NoSuchKey")
+        version = _version(source.data, {**source.headers, **asked.request.headers})
+        self._bucket(asked).add(asked.key, version)
+        return _xml("CopyObjectResult", f"<ETag>{escape(version.etag)}</ETag>")
+
     def get_object(self, asked: "_Asked") -> Answer:
         version = self._bucket(asked).current(asked.key)
         if version is None or version.data is None:
@@ -367,6 +378,7 @@ _OPERATIONS: dict[str, Callable[[MemoryS3, "_Asked"], Answer]] = {
     "ListObjectVersions": MemoryS3.list_versions,
     "ListMultipartUploads": MemoryS3.list_uploads,
     "PutObject": MemoryS3.put_object,
+    "CopyObject": MemoryS3.copy_object,
     "GetObject": MemoryS3.get_object,
     "HeadObject": MemoryS3.get_object,
     "DeleteObject": MemoryS3.delete_object,

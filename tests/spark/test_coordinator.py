@@ -25,6 +25,7 @@ from holdfast.errors import (
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import OperatorStateMode
 from holdfast.spark.query import CLEANER, PendingCheckpoint
+from holdfast.spark.query.coordinator import LOOK_INTERVAL_S
 from holdfast.testing import Faults, ManualClock
 
 
@@ -126,11 +127,27 @@ def test_older_of_two_drivers_in_one_batch_loses(memory_directory: str) -> None:
 
 
 def test_driver_without_its_job_fails_before_the_sink_runs(memory_directory: str) -> None:
-    older = coordinator(memory_directory)
+    clock = ManualClock()
+    older = coordinator(memory_directory, clock=clock)
     run_batch(older, 0)
     begin_checkpoint(coordinator(memory_directory), 1)
+    clock.advance(LOOK_INTERVAL_S)
     with pytest.raises(CheckpointConflictError, match="its epoch is 2, this driver's is 1"):
         older.begin(1)
+
+
+def test_batch_begins_without_a_look_soon_after_a_commit(faults: Faults) -> None:
+    clock = ManualClock()
+    driver = coordinator(faults.directory, clock=clock)
+    looks = []
+    for batch_id, seconds in enumerate((0.0, LOOK_INTERVAL_S - 0.1, LOOK_INTERVAL_S)):
+        clock.advance(seconds)
+        faults.calls.clear()
+        pending = begin_checkpoint(driver, batch_id)
+        looks.append(faults.calls.count("list"))
+        driver.complete(pending, acknowledge(pending), progress(batch_id))
+        CLEANER.wait()
+    assert looks[1:] == [0, 1]
 
 
 def test_commit_during_a_takeover_is_restored_by_the_new_driver(faults: Faults) -> None:
@@ -147,6 +164,20 @@ def test_commit_during_a_takeover_is_restored_by_the_new_driver(faults: Faults) 
         younger.complete(started[0], acknowledge(started[0]), progress(0))
     younger.abort(started[0])
     assert coordinator(faults.inner_directory).begin(0) is None
+
+
+def test_sweep_runs_at_the_start_and_whenever_its_interval_has_passed(
+    memory_directory: str,
+) -> None:
+    clock, sweeps = ManualClock(), list[int]()
+    driver = coordinator(memory_directory, clock=clock, sweep=lambda: sweeps.append(clock.now_ms()))
+    counts = []
+    for batch_id in range(4):
+        run_batch(driver, batch_id)
+        CLEANER.wait()
+        counts.append(len(sweeps))
+        clock.advance(1000)
+    assert counts == [1, 1, 1, 2]
 
 
 def test_driver_unable_to_resume_does_not_stop_the_other(memory_directory: str) -> None:

@@ -186,7 +186,8 @@ def test_planned_query_and_its_tasks_lease_the_checkpoint(checkpoint: Checkpoint
     reader = StateReader(view, view.spark_schema)
 
     def leases() -> int:
-        return sum("_lease-" in file for file in files_below(pointer))
+        job, _, number = pointer.rpartition("/chk-")
+        return sum(f"/_lease-{number}-" in file for file in files_below(f"{job}/_epoch"))
 
     (partition,) = reader.partitions()
     assert leases() == 1

@@ -371,7 +371,9 @@ def test_output_rows_keep_their_order(memory_directory: str) -> None:
 
 
 def test_keyed_process_function_needs_a_key() -> None:
-    with pytest.raises(InvalidRequestError, match="'sums' is a KeyedProcessFunction"):
+    with pytest.raises(
+        InvalidRequestError, match="function of operator 'sums' is called for each key"
+    ):
         stateful(Sums(), uid="sums", parallelism=1)
     with pytest.raises(InvalidRequestError, match="each column once"):
         stateful(Sums(), uid="sums", parallelism=1, key=["a", "a"])

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from contracts.patience import wait_until
 from jobs.keyed import totals_job, totals_rows
 
 from holdfast.backends.keyed import BackendName
 from holdfast.backends.keyed.segments import segment as segment_module
 from holdfast.backends.keyed.segments import trailer as trailer_module
 from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.backends.keyed.segments.segment_store import SegmentStore
+from holdfast.backends.keyed.segments.segment_store import OpenSegment, SegmentStore
 from holdfast.backends.keyed.segments.trailer import FRAME, Trailer
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.settings import StateSettings
@@ -36,6 +37,7 @@ class Host:
         self.max_bytes = max_bytes
         self.duplicate_files = True
         self.worker_bytes = 0
+        self.prefetch = False
         self.backend: BackendName = "columnar"
         self.start()
         self.rounds = 0
@@ -49,6 +51,7 @@ class Host:
                 local_bytes=self.max_bytes,
                 duplicate_files=self.duplicate_files,
                 worker_bytes=self.worker_bytes,
+                prefetch=self.prefetch,
                 backend=self.backend,
             ),
         )
@@ -100,6 +103,36 @@ def test_missing_segment_is_fetched_once_per_host(host: Host) -> None:
     host.start(parallelism=3)
     host.run()
     assert host.job.sources == {"local"}  # all three share what two have left
+
+
+def test_fetched_bytes_and_requests_are_in_the_statistics(host: Host) -> None:
+    host.run()
+    sizes = [path.stat().st_size for path in host.copies()]
+    for path in host.copies():
+        path.unlink()
+    fetched = []
+    for _ in range(2):
+        host.run()
+        subtasks = host.job.latest.metadata.operators["operator"].subtasks.values()
+        statistics = [subtask.statistics for subtask in subtasks if subtask.statistics]
+        fetched.append((
+            sum(each.fetched_bytes for each in statistics),
+            sum(each.fetch_requests for each in statistics),
+        ))  # fmt: skip
+    assert fetched == [(sum(sizes), len(sizes)), (0, 0)]
+
+
+def test_copies_are_completed_after_a_batch(host: Host) -> None:
+    host.prefetch = True
+    host.start()
+    host.run()
+    unneeded = {path.name for path in host.copies()}
+    for path in host.copies():
+        path.unlink()
+    host.run(range(1))
+    needed = unneeded & host.names()
+    assert needed
+    wait_until(lambda: needed <= {path.name for path in host.copies()}, "copies stay partial")
 
 
 @pytest.mark.parametrize("duplicate_files", [False, True])
@@ -246,17 +279,35 @@ def test_old_files_of_killed_tasks_are_deleted(host: Host) -> None:
     now_s = segments.clock.now_ms() / 1000
     left = {
         name: Path(segments.directory) / name
-        for name in ("0" * 32, "1" * 32, "a.inprogress", "b.inprogress", "7.1", "8.1")
+        for name in (
+            *("0" * 32, "1" * 32, "0" * 32 + ".partial", "1" * 32 + ".partial"),
+            *("a.inprogress", "b.inprogress", "7.1", "8.1"),
+        )
     }
     for path in left.values():
         path.write_text("")
-    for name in ("0" * 32, "a.inprogress", "7.1"):
-        os.utime(left[name], (now_s - 100_000,) * 2)
-    for name in ("1" * 32, "b.inprogress", "8.1"):
-        os.utime(left[name], (now_s,) * 2)
+    for path in list(left.values())[::2]:
+        os.utime(path, (now_s - 100_000,) * 2)
+    for path in list(left.values())[1::2]:
+        os.utime(path, (now_s,) * 2)
     segments.finish(host.names())
-    assert [path.exists() for path in left.values()] == [False, True] * 3
+    assert [path.exists() for path in left.values()] == [False, True] * 4
     host.run()
+
+
+def test_holes_of_sparse_copies_do_not_count(host: Host) -> None:
+    host.run()
+    host.max_bytes = sum(path.stat().st_size for path in host.files()) + 20_000
+    segments = local_segments(host)
+    sparse = Path(segments.directory) / ("0" * 32 + ".partial")
+    with sparse.open("wb") as file:
+        file.truncate(1 << 30)
+        file.write(b"block")
+    now_s = segments.clock.now_ms() / 1000
+    os.utime(sparse, (now_s,) * 2)
+    segments.finish(host.names() | {"0" * 32})
+    assert sparse.exists()
+    assert {path.name for path in host.copies()} == host.names()
 
 
 def test_directory_in_use_is_not_stale(host: Host) -> None:
@@ -278,10 +329,11 @@ def test_damaged_copy_is_fetched_again(host: Host) -> None:
 
 
 def test_full_disk_does_not_fail_a_batch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: str) -> str:
+    def full(*_: object) -> str:
         raise OSError(28, "no room")
 
     monkeypatch.setattr("holdfast.backends.keyed.segments.segment_store.replace_file", full)
+    monkeypatch.setattr("holdfast.backends.keyed.segments.sparse_bytes.os.pwrite", full)
     for _ in range(3):
         host.run()
     assert not host.copies()
@@ -292,7 +344,7 @@ def test_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.Mon
     opened: list[str] = []
     segment_of = SegmentStore.segment
 
-    def segment(store: SegmentStore, name: str) -> Segment:
+    def segment(store: SegmentStore, name: str) -> OpenSegment:
         opened.append(name)
         return segment_of(store, name)
 

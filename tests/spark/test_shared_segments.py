@@ -470,7 +470,10 @@ class TestTwoDrivers:
         with pytest.raises(CheckpointConflictError):
             older.complete(lost, acknowledgements, progress(1))
         older.abort(lost)
-        assert shared_files(memory_directory) == shared_in(latest_checkpoint(younger).metadata)
+        won = shared_in(latest_checkpoint(younger).metadata)
+        assert shared_files(memory_directory) >= won
+        sweep_all(memory_directory)  # its checkpoint was there for a moment
+        assert shared_files(memory_directory) == won
         assert all(len(segments) == 4 for segments in latest_state(younger))
 
     @pytest.mark.parametrize("moment", ["before", "after"])

@@ -5,9 +5,10 @@
                └ run (bottom)  ┘          no older rows exist
     run        [slice)[slice)[slice)      each of a range of sort keys
     slice      the rows of a section in that range
-    segment    header · section · directory · filter · section · … · trailer
+    segment    header · sections · directories · filters · trailer
     section    rows of one table, ascending by sort key: an Arrow IPC file of one record batch
-    block      64 KiB of a segment, which have one checksum in the trailer
+    block      64 KiB of a segment, or 16 KiB if its rows are large, which have one checksum in the trailer
+    tail       the end of a segment with its side tables and trailer; a slice has its length
 
 A handle has the segments and a manifest, which names the runs and slices of each table. Modules, from there down to
 the bytes; each calls those below it:
@@ -16,14 +17,18 @@ the bytes; each calls those below it:
     compaction        the runs that a snapshot writes and merges, by a policy
     columnar_table    one table: recent writes over runs, each slice an `OpenSlice` over `SectionRows` of a `Segment`
     lookup            the rows of many identities, found in one pass over the runs
+    cold_reads        the blocks that a batch needs of slices that are only partly on this host
     segment_store     open segments: mapped files, fetched on demand; the workspace that a worker keeps
-    table_writer      writes tables whole into one segment: heap snapshots, canonical savepoints
+    table_writer      writes tables whole: heap snapshots, canonical savepoints
     table_reader      reads manifests, and tables without keeping segments
     checkpoint_files  streams and handles of a snapshot, and files that later ones refer to
     merging           rows of several slices as one per identity, many rows in reused memory
     rows              rows in memory or of a section, and the ranges of them that are merged
     manifest          tables, runs, slices and stored specifications
     block_cache       verified blocks of stored segments, for several reads
+    completion        completes local copies between batches
+    partial_segment   a segment in storage, and the blocks of it that the host has
+    sparse_bytes      bytes that arrive out of order, in a sparse file or in memory
     segment           a segment in memory, in a mapped file, or in storage
     segment_writer    writes a segment
     section           columns of a section, whole or in part
@@ -37,11 +42,13 @@ from holdfast.backends.keyed.segments.block_cache import BlockCache
 from holdfast.backends.keyed.segments.checkpoint_files import (
     ConfirmedFiles,
     finish_stream,
+    handle_of_files,
     new_segment_name,
     write_manifest,
 )
 from holdfast.backends.keyed.segments.columnar_tables import ColumnarStateTables
 from holdfast.backends.keyed.segments.compaction import MergePolicy
+from holdfast.backends.keyed.segments.completion import Completion, MissingCopy
 from holdfast.backends.keyed.segments.manifest import (
     ROCKSDB_MAGIC,
     RocksDBManifestError,
@@ -51,6 +58,7 @@ from holdfast.backends.keyed.segments.manifest import (
     resolve_migration,
 )
 from holdfast.backends.keyed.segments.merging import sort_key_range
+from holdfast.backends.keyed.segments.partial_segment import FetchPolicy
 from holdfast.backends.keyed.segments.rows import SortedRows, take_rows
 from holdfast.backends.keyed.segments.segment_store import Workspace
 from holdfast.backends.keyed.segments.table_reader import (
@@ -67,8 +75,11 @@ __all__ = [
     "ROCKSDB_MAGIC",
     "BlockCache",
     "ColumnarStateTables",
+    "Completion",
     "ConfirmedFiles",
+    "FetchPolicy",
     "MergePolicy",
+    "MissingCopy",
     "RestoredTable",
     "RocksDBManifestError",
     "SortedRows",
@@ -78,6 +89,7 @@ __all__ = [
     "check_disjoint",
     "encode_manifest",
     "finish_stream",
+    "handle_of_files",
     "new_segment_name",
     "open_table",
     "read_manifest",

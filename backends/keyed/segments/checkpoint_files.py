@@ -32,20 +32,20 @@ def finish_stream(
     return handle
 
 
-def write_manifest(
-    streams: SnapshotStreams,
-    content: bytes,
+def write_manifest(streams: SnapshotStreams, content: bytes) -> StreamStateHandle:
+    """Write a manifest. Raises `StorageUnavailableError`."""
+    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+        stream.write(content)
+        return finish_stream(streams, stream)
+
+
+def handle_of_files(
+    manifest: StreamStateHandle,
     key_groups: KeyGroupRange,
     new: Mapping[str, StreamStateHandle],
     confirmed: Mapping[str, StreamStateHandle] = MappingProxyType({}),
 ) -> SegmentsStateHandle:
-    """Write a manifest; return the handle of it, of new files, and of those of a confirmed checkpoint, by their names.
-
-    Raises `StorageUnavailableError`.
-    """
-    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
-        stream.write(content)
-        manifest = finish_stream(streams, stream)
+    """Return the handle of a manifest, of new files, and of those of a confirmed checkpoint, by their names."""
     references = {
         name: PlaceholderStreamStateHandle(name, stream.size) for name, stream in confirmed.items()
     }

@@ -1,6 +1,6 @@
 """A table in sorted columns: recent writes in memory, over immutable runs in segments."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.backends.keyed.columns import (
     to_arrow,
 )
 from holdfast.backends.keyed.folding import fold_values
+from holdfast.backends.keyed.segments.cold_reads import ColdSlice, fetch_rows
 from holdfast.backends.keyed.segments.lookup import Hits, OpenRun, look_up
 from holdfast.backends.keyed.segments.manifest import (
     END,
@@ -36,6 +37,7 @@ from holdfast.backends.keyed.segments.rows import (
     take_rows,
 )
 from holdfast.backends.keyed.segments.section import Section
+from holdfast.backends.keyed.segments.segment_store import SegmentStore
 from holdfast.backends.keyed.table import (
     GROUP,
     MIN_TIME_MS,
@@ -61,7 +63,7 @@ class ColumnarTable:
     Args:
         spec: The last spec of the manifest.
         manifest: The table's runs.
-        open_section: Returns the section of a slice.
+        segments: The segments of the runs.
         sort_keys: The first sort key of the subtask, and the end, exclusive.
         now_ms: Returns the time of the batch.
         migration: Migrates values of sections that were written with another spec.
@@ -73,7 +75,7 @@ class ColumnarTable:
         spec: TableSpec,
         manifest: TableManifest,
         *,
-        open_section: Callable[[Slice], Section],
+        segments: SegmentStore,
         sort_keys: tuple[int, int],
         now_ms: Callable[[], int],
         migration: Migration | None = None,
@@ -83,7 +85,8 @@ class ColumnarTable:
         self.manifest = manifest
         self.sort_keys = sort_keys
         self._recent: list[SortedRows] = []  # newest first
-        self._open_section = open_section
+        self._segments = segments
+        self._local_manifest: TableManifest | None = None  # the last one with complete segments
         self.now_ms = now_ms
         self._migration = migration
         self._rewrite = rewrite
@@ -101,7 +104,9 @@ class ColumnarTable:
     ) -> tuple[Flags, tuple[pa.Array, ...]]:
         ids = [from_arrow(column) for column in identities.columns]
         now_ms = None if include_expired else self.now_ms()
-        hits = look_up(self._open_runs(), self.spec, identities.sort_keys, ids, now_ms=now_ms)
+        fetched = self._fetch_rows(identities.sort_keys)
+        runs = self._open_runs(fetched)
+        hits = look_up(runs, self.spec, identities.sort_keys, ids, now_ms=now_ms)
         present = np.zeros(len(identities), bool)
         for positions, _ in hits:
             present[positions] = True
@@ -139,7 +144,8 @@ class ColumnarTable:
         endings: Flags | None = None,
         include_expired: bool = False,
     ) -> TableRows:
-        slices = self._open_slices_between(first, end)
+        fetched = self._fetch_rows(first, end)
+        slices = self._open_slices_between(first, end, fetched)
         now_ms = None if include_expired else self.now_ms()
         rows = rows_between(slices, self.spec, first, end, endings=endings, now_ms=now_ms)
         return rows.table_rows(self.spec)
@@ -147,6 +153,7 @@ class ColumnarTable:
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
         count = sum(rows.rows for rows in self._recent)
         count += sum(run.rows for run in self.manifest.runs)
+        self.fetch_all(self.manifest.runs)
         slices = self._open_slices()
         steps = scan(
             lambda *_: slices, self.spec, self.sort_keys, count, step_rows, now_ms=self.now_ms()
@@ -172,6 +179,7 @@ class ColumnarTable:
         self._recent = recent
 
     def earliest_time(self) -> int | None:
+        self.fetch_all(self.manifest.runs)
         slices = self._open_slices()
         groups = np.arange(*self.sort_keys, GROUP, dtype=np.uint64)
         low, width = 0, STEP
@@ -194,9 +202,21 @@ class ColumnarTable:
             self._recent = [merge(ranges, self.spec, is_bottom=False, now_ms=self.now_ms())]
         return self._recent[0] if self._recent else None
 
+    def is_local(self, runs: Iterable[Run]) -> bool:
+        """Return whether all segments of runs are complete on this host."""
+        return self._segments.has_all(slice_.segment for run in runs for slice_ in run.slices)
+
+    def fetch_all(self, runs: Sequence[Run]) -> None:
+        """Fetch the missing bytes of the segments of runs in one round of requests."""
+        self._segments.fetch_all(slice_.segment for run in runs for slice_ in run.slices)
+
     def open_slice(self, slice_: Slice) -> OpenSlice:
         key = slice_.segment, slice_.section
-        section = self._open_section(slice_)
+        segment = self._segments.segment(slice_.segment)
+        section = segment.section(slice_.section)
+        if section.table != self.spec.name:
+            message = f"section {slice_.section} belongs to table {section.table!r}"
+            raise segment.corrupted_error(message)
         known, source = self._sources.get(key, (None, None))
         if source is None or known is not section:
             stored, migration = self._stored[slice_.spec], self._migrations[slice_.spec]
@@ -220,31 +240,59 @@ class ColumnarTable:
             None,
         ]
 
+    def _fetch_rows(self, first: SortKeys, end: SortKeys | None = None) -> dict[Slice, OpenSlice]:
+        """Fetch the rows that may be in ranges of sort keys; return the slices that aren't complete on this host.
+
+        Without `end` the ranges are single sort keys.
+        """
+        if self.manifest is self._local_manifest:
+            return {}
+        if self.is_local(self.manifest.runs):
+            self._local_manifest = self.manifest
+            return {}
+        ends = first + np.uint64(1) if end is None else end
+        slices = [slice_ for slice_ in self.manifest.slices() if _overlaps(slice_, first, ends)]
+        self._segments.open_all({slice_.segment: None for slice_ in slices})
+        is_some = first < ends
+        bounds = first[is_some], ends[is_some] - np.uint64(1)
+        bottom = self.manifest.runs[-1].slices
+        cold = {}
+        for slice_ in slices:
+            opened = self.open_slice(slice_)
+            if isinstance(opened.source, SectionRows) and opened.source.is_partial:
+                use_filter = end is None and slice_ not in bottom
+                cold[slice_] = ColdSlice(opened, *bounds, use_filter=use_filter)
+        return dict(zip(cold, fetch_rows(list(cold.values())), strict=True))
+
     def _open_slices(self) -> list[OpenSlice]:
         """Open all slices, newest first."""
         edges = np.array(self.sort_keys, np.uint64)
-        return list(self._open_slices_between(edges[:1], edges[1:]))
+        return list(self._open_slices_between(edges[:1], edges[1:], {}))
 
-    def _open_slices_between(self, first: SortKeys, end: SortKeys) -> Iterator[OpenSlice]:
+    def _open_slices_between(
+        self, first: SortKeys, end: SortKeys, fetched: Mapping[Slice, OpenSlice]
+    ) -> Iterator[OpenSlice]:
         """Open the slices that may have rows in one of the ranges, newest first."""
         yield from (OpenSlice(rows) for rows in self._recent)
         for slice_ in self.manifest.slices():
-            number = int(end.searchsorted(np.uint64(slice_.first), "right"))
-            if number < len(first) and first[number] < slice_.end:
-                yield self.open_slice(slice_)
+            if _overlaps(slice_, first, end):
+                yield fetched.get(slice_) or self.open_slice(slice_)
 
-    def _open_runs(self) -> Iterator[OpenRun]:
+    def _open_runs(self, fetched: Mapping[Slice, OpenSlice]) -> Iterator[OpenRun]:
         for rows in self._recent:
             yield OpenRun([(0, END)], [OpenSlice(rows)].__getitem__)
         for run in self.manifest.runs:
             yield OpenRun(
                 [(slice_.first, slice_.end) for slice_ in run.slices],
-                partial(self._open_slice_of_run, run),
+                partial(self._open_slice_of_run, run, fetched),
                 is_bottom=run is self.manifest.runs[-1],
             )
 
-    def _open_slice_of_run(self, run: Run, number: int) -> OpenSlice:
-        return self.open_slice(run.slices[number])
+    def _open_slice_of_run(
+        self, run: Run, fetched: Mapping[Slice, OpenSlice], number: int
+    ) -> OpenSlice:
+        slice_ = run.slices[number]
+        return fetched[slice_] if slice_ in fetched else self.open_slice(slice_)
 
     def _gather_hits(self, hits: Hits, count: int, present: Flags) -> tuple[pa.Array, ...]:
         """Return the values of each identity, which has at most one row."""
@@ -282,6 +330,12 @@ class ColumnarTable:
                 f"got {types} with {sorted(lengths)} rows"
             )
             raise InvalidRequestError(message)
+
+
+def _overlaps(slice_: Slice, first: SortKeys, end: SortKeys) -> bool:
+    """Return whether a slice may have rows in one of ascending ranges of sort keys."""
+    number = int(end.searchsorted(np.uint64(slice_.first), "right"))
+    return number < len(first) and bool(first[number] < slice_.end)
 
 
 def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:

@@ -2,44 +2,57 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.backends.keyed.compatibility import check_same_spec
 from holdfast.backends.keyed.segments.checkpoint_files import (
     ConfirmedFiles,
     finish_stream,
+    handle_of_files,
     write_manifest,
 )
 from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
-from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegment
+from holdfast.backends.keyed.segments.compaction import Compaction, MergePolicy, NewSegments
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
-    Slice,
     StoredSpec,
     TableManifest,
     encode_manifest,
 )
 from holdfast.backends.keyed.segments.merging import sort_key_range
-from holdfast.backends.keyed.segments.section import Section
-from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.backends.keyed.segments.segment_store import SegmentStore, Workspace
+from holdfast.backends.keyed.segments.partial_segment import FetchPolicy
+from holdfast.backends.keyed.segments.segment_store import (
+    IN_MEMORY_BYTES,
+    OpenSegment,
+    SegmentStore,
+    Workspace,
+)
 from holdfast.backends.keyed.segments.table_reader import read_manifest
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
+from holdfast.common import map_in_parallel
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
-from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
+from holdfast.locations.storages import (
+    CheckpointedStateScope,
+    CheckpointStreamFactory,
+    copy_bytes,
+)
 
 _Streams = Mapping[str, StreamStateHandle]
 """Stored segments by name."""
+
+_UPLOADS_AT_A_TIME = 4
+"""Each can have several parts of 8 MiB in memory."""
 
 
 class ColumnarStateTables:
     """Tables over segments that several checkpoints share. Used by one thread.
 
-    A segment is opened when it may have a requested row. A snapshot makes at most two segments, and merges a bounded
-    part of the rows.
+    A segment is opened when it may have a requested row. A snapshot makes at most two segments, unless they would be
+    larger than 64 MiB, and merges a bounded part of the rows.
 
     Arguments and errors are those of `open_tables`; also `InvalidRequestError` if two handles have rows of one key group
     or the directory is a URI, and `UnsupportedFormatError` for RocksDB's files. Copies of segments remain in the directory
@@ -53,6 +66,7 @@ class ColumnarStateTables:
         *,
         directory: str | None = None,
         policy: MergePolicy | None = None,
+        fetch_policy: FetchPolicy | None = None,
         workspace: Workspace | None = None,
         may_refer: bool = True,
     ) -> None:
@@ -64,9 +78,12 @@ class ColumnarStateTables:
         self.key_groups = key_groups
         self._policy = policy or MergePolicy()
         self._workspace = workspace or Workspace()
-        self._restored = dict(read_manifest(handles, key_groups).tables)
+        restored = read_manifest(handles, key_groups)
+        self._restored = dict(restored.tables)
         streams = {name: file for handle in handles for name, file in handle.segments.items()}
-        self._store = SegmentStore(directory, self._workspace, streams)
+        self._store = SegmentStore(
+            directory, self._workspace, streams, restored.tails, fetch_policy or FetchPolicy()
+        )
         self._tables: dict[str, ColumnarTable] = {}
         self._now_ms = 0
         self._confirmed = ConfirmedFiles[_Streams](streams if may_refer else {})
@@ -86,7 +103,7 @@ class ColumnarStateTables:
         table = ColumnarTable(
             spec,
             manifest,
-            open_section=self._open_section,
+            segments=self._store,
             sort_keys=sort_key_range(self.key_groups),
             now_ms=lambda: self._now_ms,
             migration=migration,
@@ -113,45 +130,57 @@ class ColumnarStateTables:
 
     def sync_prepare_resources(self, checkpoint_id: int) -> "_CapturedTables":
         """Write recent writes to segments, merge, and capture the resulting tables."""
-        new, merged = NewSegment(), NewSegment()
+        new, merged = NewSegments(), NewSegments()
         arena = self._workspace.arena
         arena.reset()
         manifests = {
             name: Compaction(table, self._policy, new=new, merged=merged, arena=arena).compact()
             for name, table in self._tables.items()
         }
-        for segment in (new, merged):
-            if segment.sections:
-                checksum = segment.finish()
-                self._store.add(segment.name, segment.buffers, checksum)
+        tails: dict[str, int] = {}
+        for segment in (*new.all, *merged.all):
+            checksum = segment.finish()
+            self._store.add(segment.name, segment.buffers, checksum)
+            tails[segment.name] = segment.tail_bytes
         for name, manifest in manifests.items():  # nothing fails from here on
-            self._tables[name].commit(manifest)
+            self._tables[name].commit(manifest.with_tails(tails))
         captured = self._manifest()
         confirmed = self._confirmed.files
         new_names = captured.segments - confirmed.keys()
-        segments = {name: self._store.segment(name) for name in new_names}
+        files = self._store.files(new_names)
+        segments = self._store.open_segments(new_names) | {
+            name: self._store.segment(name) for name in new_names - files.keys()
+        }
         kept = {name: confirmed[name] for name in captured.segments - new_names}
         self._confirmed.pending[checkpoint_id] = captured.segments
-        return _CapturedTables(checkpoint_id, captured, segments, kept)
+        return _CapturedTables(checkpoint_id, captured, segments, files, kept)
 
     def async_snapshot(
         self, resources: "_CapturedTables", streams: SnapshotStreams
     ) -> SnapshotResult:
-        """Write new segments and the manifest, and refer to confirmed segments."""
+        """Write new segments and the manifest, and refer to confirmed segments.
+
+        Segments that the checkpoint must not refer to, because they belong to another job, are copied by the store.
+        """
         if not resources.manifest.tables:
             return SnapshotResult()
-        new: dict[str, StreamStateHandle] = {}
-        for name, segment in resources.segments.items():
-            with streams.open(CheckpointedStateScope.SHARED) as stream:
-                segment.write_to(stream)
-                new[name] = finish_stream(streams, stream)
-        manifest = encode_manifest(resources.manifest)
-        handle = write_manifest(streams, manifest, self.key_groups, new, resources.confirmed)
+        content = encode_manifest(resources.manifest)
+        names = sorted(resources.segments.keys() | resources.files.keys())
+        writes = [partial(resources.write, name, streams) for name in names]
+        writes.append(partial(write_manifest, streams, content))
+        *written, manifest = (
+            map_in_parallel(lambda write: write(), writes, max_threads=_UPLOADS_AT_A_TIME)
+            if sum(map(resources.is_large, names)) + (len(content) > IN_MEMORY_BYTES) > 1
+            else [write() for write in writes]  # a thread costs more than bytes in a handle
+        )
+        new = dict(zip(names, written, strict=True))
+        handle = handle_of_files(manifest, self.key_groups, new, resources.confirmed)
         self._confirmed.note_written(resources.checkpoint_id, {**resources.confirmed, **new})
         return SnapshotResult(StoredSubtask(managed_keyed=(handle,)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if self._confirmed.confirm(checkpoint_id):
+            self._store.fetch_from(self._confirmed.files)
             self._delete_unused()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -171,23 +200,41 @@ class ColumnarStateTables:
         used = self._manifest().segments | self._confirmed.files.keys()
         self._store.discard(self._store.names - used.union(*self._confirmed.pending.values()))
 
-    def _open_section(self, slice_: Slice) -> Section:
-        segment = self._store.segment(slice_.segment)
-        section = segment.section(slice_.section)
-        if section.table not in self._tables:
-            message = f"section {slice_.section} belongs to table {section.table!r}"
-            raise segment.corrupted_error(message)
-        return section
-
 
 @dataclass(slots=True)
 class _CapturedTables:
-    """Tables as they were when the snapshot was taken, with new segments and those of the last confirmed checkpoint."""
+    """Tables as they were when the snapshot was taken.
+
+    Attributes:
+        checkpoint_id: The checkpoint of the snapshot.
+        manifest: The tables.
+        segments: Segments that belong to no confirmed checkpoint: the new ones, and restored ones that are open.
+        files: The stored files of restored segments that belong to no confirmed checkpoint.
+        confirmed: The segments of the last confirmed checkpoint.
+    """
 
     checkpoint_id: int
     manifest: Manifest
-    segments: dict[str, Segment]
+    segments: dict[str, OpenSegment]
+    files: dict[str, FileStateHandle]
     confirmed: _Streams
+
+    def is_large(self, name: str) -> bool:
+        """Return whether a segment that belongs to no confirmed checkpoint does not fit into a handle."""
+        stored: FileStateHandle | OpenSegment = self.files.get(name) or self.segments[name]
+        return stored.size > IN_MEMORY_BYTES
+
+    def write(self, name: str, streams: SnapshotStreams) -> StreamStateHandle:
+        """Write a segment that belongs to no confirmed checkpoint."""
+        file, segment = self.files.get(name), self.segments.get(name)
+        with streams.open(CheckpointedStateScope.SHARED) as stream:
+            if file is None or not stream.adopt_stored(file):
+                if segment is not None:
+                    segment.write_to(stream)
+                elif file is not None:
+                    with file.open_input_stream() as source:
+                        copy_bytes(source, stream)
+            return finish_stream(streams, stream)
 
     def release(self) -> None:
         self.segments = {}

@@ -1,6 +1,6 @@
 """Compact a table for a snapshot: recent writes become a run, and some runs are merged.
 
-Merged rows live longer than recent writes, so each get a separate segment. Most batches merge everything that
+Merged rows live longer than recent writes, so each get separate segments. Most batches merge everything that
 they write, or nothing, and make one segment.
 """
 
@@ -14,11 +14,14 @@ from holdfast.backends.keyed.segments.columnar_table import ColumnarTable
 from holdfast.backends.keyed.segments.manifest import END, Run, Slice, TableManifest
 from holdfast.backends.keyed.segments.merging import Arena, merge_in_chunks
 from holdfast.backends.keyed.segments.rows import RowRange, SortedRows
-from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
+from holdfast.backends.keyed.segments.segment_writer import MAX_SEGMENT_BYTES, SegmentWriter
 from holdfast.locations.file_systems import BytesLike
 
 _MAX_SWEEP_BATCHES = 1024.0
 _MIN_SWEEP_STEPS = 64
+_MAX_POSTPONED_BATCHES = 64
+"""A step of the sweep waits for up to this many batches until its segments are on this host, so that no batch fetches them."""
+
 _BOTTOM_LEVEL = 99
 _NEW_FLUSH_WEIGHT = 0.2
 _MAX_BUDGET_SHARE = 1.25
@@ -118,16 +121,29 @@ class NewSegment(SegmentWriter):
         super().__init__(self.buffers.append)
 
 
+class NewSegments:
+    """Segments in progress, each written until the next rows would make it too large."""
+
+    def __init__(self) -> None:
+        self.all: list[NewSegment] = []
+
+    def writer_for(self, size: float) -> NewSegment:
+        """Return the segment for rows of this size in bytes."""
+        if not self.all or self.all[-1].size + size > MAX_SEGMENT_BYTES:
+            self.all.append(NewSegment())
+        return self.all[-1]
+
+
 class Compaction:
-    """The compaction of a table, into a segment for recent writes and one for merged rows; it doesn't change the table."""
+    """The compaction of a table, into segments for recent writes and for merged rows; it doesn't change the table."""
 
     def __init__(
         self,
         table: ColumnarTable,
         policy: MergePolicy,
         *,
-        new: NewSegment,
-        merged: NewSegment,
+        new: NewSegments,
+        merged: NewSegments,
         arena: Arena,
     ) -> None:
         self._table = table
@@ -167,8 +183,8 @@ class Compaction:
         """Write recent writes, if there are some, as a separate run."""
         if rows is None:
             return ()
-        slice_ = self._write(self._new, rows, is_bottom=not self._old.runs)
-        return (Run(self._policy.level(rows.size, self._flush), (slice_,)),)
+        slices = self._write(self._new, rows, self._table.sort_keys, is_bottom=not self._old.runs)
+        return (Run(self._policy.level(rows.size, self._flush), slices),)
 
     def _merge_runs(self, rows: SortedRows | None, first: int, end: int) -> tuple[Run, ...]:
         """Merge the runs from `first` up to `end` into one; return all runs. The recent writes, if any, are number 0."""
@@ -176,13 +192,16 @@ class Compaction:
         ranges = [] if first or rows is None else [RowRange.whole(rows)]
         newer = self._write_recent(rows) if first else ()
         first, end = max(0, first - shift), end - shift  # from here on among the old runs
+        self._table.fetch_all(old[first:end])
         merged = self._merge(
             [*ranges, *self._open_ranges(old[first:end])], is_bottom=end == len(old)
         )
         runs = [*newer, *old[:first]]
         if merged.rows:
-            slice_ = self._write(self._merged, merged, is_bottom=end == len(old))
-            runs.append(Run(self._policy.level(merged.size, self._flush), (slice_,)))
+            slices = self._write(
+                self._merged, merged, self._table.sort_keys, is_bottom=end == len(old)
+            )
+            runs.append(Run(self._policy.level(merged.size, self._flush), slices))
         return (*runs, *old[end:])
 
     def _sweep(self) -> TableManifest:
@@ -200,10 +219,14 @@ class Compaction:
         budget = policy.step_bytes(total, earned)
         if credit < min(budget, total):
             return msgspec.structs.replace(old, credit=credit)
+        patience = _MAX_POSTPONED_BATCHES * earned
+        if credit < budget + patience and not self._table.is_local(swept):
+            return msgspec.structs.replace(old, credit=credit)
         start, end = self._table.sort_keys
         low = old.cursor if start <= old.cursor < end else start
         high = self._step_end(swept, low, budget)
         within = [step for run in swept if (step := run.within(low, high)) is not None]
+        self._table.fetch_all(within)
         ranges = self._open_ranges(within)
         merged = self._merge(ranges, is_bottom=True)
         row_bytes = merged.size / merged.rows if merged.rows else 32
@@ -218,8 +241,7 @@ class Compaction:
             ]
             level = run.level
             if run is swept[-1] and merged.rows:
-                written = self._write(self._merged, merged, is_bottom=True)
-                slices.append(msgspec.structs.replace(written, first=low, end=high))
+                slices += self._write(self._merged, merged, (low, high), is_bottom=True)
                 slices.sort(key=lambda slice_: slice_.first)
                 level = _BOTTOM_LEVEL
             if slices:
@@ -235,18 +257,17 @@ class Compaction:
         """Return the sort key up to which the runs have about `budget` bytes from `low` on."""
         high = self._step_end_by_largest(runs, low, budget)
         while True:  # the rows of other runs may be distributed differently
-            ranges = [
-                (self._table.open_slice(slice_).row_range(), slice_.row_bytes)
+            sized = [
+                (self._table.open_slice(slice_).sort_keys(), slice_.row_bytes)
                 for run in runs
                 if (within := run.within(low, high)) is not None
                 for slice_ in within.slices
             ]
-            size = sum(range_.rows * row_bytes for range_, row_bytes in ranges)
+            size = sum(len(sort_keys) * row_bytes for sort_keys, row_bytes in sized)
             if size <= _MAX_BUDGET_SHARE * budget:
                 return high
-            largest, _ = max(ranges, key=lambda sized: sized[0].rows * sized[1])
-            row = largest.first + int(largest.rows * budget / size)
-            high = max(low + 1, int(largest.source.sort_keys[row]))
+            largest, _ = max(sized, key=lambda each: len(each[0]) * each[1])
+            high = max(low + 1, int(largest[int(len(largest) * budget / size)]))
             if high == low + 1:
                 return high
 
@@ -256,13 +277,13 @@ class Compaction:
         left = budget * largest.size / sum(run.size for run in runs)
         within = largest.within(low, END)
         for slice_ in within.slices if within else ():
-            range_ = self._table.open_slice(slice_).row_range()
-            if range_.rows * slice_.row_bytes > left:
-                row = range_.first + max(1, int(left / slice_.row_bytes))
-                if row >= range_.end:
+            sort_keys = self._table.open_slice(slice_).sort_keys()
+            if len(sort_keys) * slice_.row_bytes > left:
+                row = max(1, int(left / slice_.row_bytes))
+                if row >= len(sort_keys):
                     return slice_.end
-                return max(low + 1, int(range_.source.sort_keys[row]))
-            left -= range_.rows * slice_.row_bytes
+                return max(low + 1, int(sort_keys[row]))
+            left -= len(sort_keys) * slice_.row_bytes
         return self._table.sort_keys[1]
 
     def _level(self, run: Run) -> int:
@@ -276,11 +297,26 @@ class Compaction:
         spec, now_ms = self._table.spec, self._table.now_ms()
         return merge_in_chunks(ranges, spec, self._arena, is_bottom=is_bottom, now_ms=now_ms)
 
-    def _write(self, segment: NewSegment, rows: SortedRows, *, is_bottom: bool) -> Slice:
-        """Add a section with the rows; return a slice of the whole section."""
+    def _write(
+        self,
+        segments: NewSegments,
+        rows: SortedRows,
+        sort_keys: tuple[int, int],
+        *,
+        is_bottom: bool,
+    ) -> tuple[Slice, ...]:
+        """Write the rows, which are all rows of a range of sort keys; return slices of the range."""
         spec = self._table.spec
-        number = segment.add_section(
-            spec.name, rows.sort_keys, rows.columns(spec), has_filter=not is_bottom
-        )
-        first, end = self._table.sort_keys
-        return Slice(segment.name, number, first, end, rows.rows, rows.size / rows.rows, self._spec)
+        first, end = sort_keys
+        slices: list[Slice] = []
+        for part in rows.split(rows.rows, MAX_SEGMENT_BYTES):
+            segment = segments.writer_for(part.size)
+            number = segment.add_section(
+                spec.name, part.sort_keys, part.columns(spec), has_filter=not is_bottom
+            )
+            if slices:
+                first = int(part.sort_keys[0])
+                slices[-1] = msgspec.structs.replace(slices[-1], end=first)
+            row_bytes = part.size / part.rows
+            slices.append(Slice(segment.name, number, first, end, part.rows, row_bytes, self._spec))
+        return tuple(slices)

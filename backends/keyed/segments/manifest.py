@@ -7,7 +7,7 @@
 Its bytes are a MessagePack map by field names in a `Frame` with the magic "HOLDTBLS".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, lru_cache
 from typing import Annotated, Any
@@ -120,6 +120,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
         row_bytes: Estimated bytes per row.
         spec: The index, among the table's specs, of the one that the section was written with.
         deleted_up_to_ms: Timers up to this time, inclusive, are deleted; only in tables of timers.
+        tail_bytes: Length of the segment's tail: see `trailer`.
     """
 
     segment: str
@@ -130,6 +131,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     row_bytes: _Amount
     spec: Count
     deleted_up_to_ms: _Time = MIN_TIME_MS
+    tail_bytes: Count = 0
 
     def within(self, first: int, end: int) -> "Slice | None":
         """Restrict the slice to a range of sort keys; None if nothing is left."""
@@ -174,6 +176,16 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         restricted = (slice_.within(first, end) for slice_ in self.slices)
         slices = tuple(filter(None, restricted))
         return Run(self.level, slices) if slices else None
+
+    def with_tails(self, tails: Mapping[str, int]) -> "Run":
+        """Return the run with the lengths of the tails of these segments."""
+        if tails.keys().isdisjoint(slice_.segment for slice_ in self.slices):
+            return self
+        slices = (
+            msgspec.structs.replace(slice_, tail_bytes=tails.get(slice_.segment, slice_.tail_bytes))
+            for slice_ in self.slices
+        )
+        return Run(self.level, tuple(slices))
 
     def with_specs(self, numbers: Sequence[int]) -> "Run":
         """Return the run with other indices of specs; `numbers` has the new index for each old one."""
@@ -226,6 +238,13 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
         runs = tuple(filter(None, (run.within(first, end) for run in self.runs)))
         return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)
 
+    def with_tails(self, tails: Mapping[str, int]) -> "TableManifest":
+        """Return the table with the lengths of the tails of segments that have been finished."""
+        runs = tuple(run.with_tails(tails) for run in self.runs)
+        if all(run is known for run, known in zip(runs, self.runs, strict=True)):
+            return self
+        return msgspec.structs.replace(self, runs=runs)
+
     def with_spec(self, spec: StoredSpec) -> "TableManifest":
         """Return the same rows in a table with other columns or types."""
         if self.specs[-1] == spec:
@@ -277,11 +296,18 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
     tables: dict[str, TableManifest]
 
     @cached_property
+    def tails(self) -> dict[str, int]:
+        """The lengths of the tails of all segments that have rows of the tables, by name."""
+        return {
+            slice_.segment: slice_.tail_bytes
+            for table in self.tables.values()
+            for slice_ in table.slices()
+        }
+
+    @cached_property
     def segments(self) -> frozenset[str]:
         """The names of all segments that have rows of the tables."""
-        return frozenset(
-            slice_.segment for table in self.tables.values() for slice_ in table.slices()
-        )
+        return frozenset(self.tails)
 
     def within(self, first: int, end: int) -> "Manifest":
         """Restrict the tables to a range of sort keys, without reading a segment."""

@@ -7,7 +7,9 @@
 `merging` merges ranges of several sources.
 """
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias, cast
@@ -16,8 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrays
+from holdfast.backends.keyed.columns import (
+    Column,
+    Rows,
+    cut,
+    from_arrow,
+    positions_between,
+    take,
+    to_arrays,
+)
 from holdfast.backends.keyed.segments.manifest import END
+from holdfast.backends.keyed.segments.partial_segment import PartialSegment
 from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.table import (
@@ -104,6 +115,21 @@ class SortedRows:
             self.values_between(first, end),
         )
 
+    def split(self, max_rows: int, max_bytes: float) -> "Iterator[SortedRows]":
+        """Split the rows into parts of about equal numbers of rows; rows with equal sort keys stay together.
+
+        A part has more rows or bytes than the maximum only if rows have equal sort keys or very different sizes.
+        """
+        parts = max(-(-self.rows // max_rows), math.ceil(self.size / max_bytes))
+        if parts <= 1:
+            yield from [self] if self.rows else []
+            return
+        at = np.arange(1, parts) * self.rows // parts
+        inner = self.sort_keys.searchsorted(self.sort_keys.take(at))
+        for first, end in itertools.pairwise([0, *np.unique(inner).tolist(), self.rows]):
+            if first < end:
+                yield self.cut(first, end)
+
     def columns(self, spec: TableSpec) -> list[tuple[pa.Field, pa.Array]]:
         """Return the columns of a section of the table, without the sort keys."""
         columns: list[tuple[pa.Field, pa.Array]] = []
@@ -126,20 +152,25 @@ class SectionRows:
     def __init__(
         self, section: Section, spec: TableSpec, migration: Migration | None = None
     ) -> None:
-        self._section = section
+        self.section = section
         self._spec = spec
         self._migration = migration
         ids = len(spec.id_fields)
         self._ids, self._values = spec.stored_fields[:ids], spec.stored_fields[ids:]
         self.rows = section.rows
 
+    @property
+    def is_partial(self) -> bool:
+        """True if blocks of the section may be missing on this host."""
+        return isinstance(self.section.segment, PartialSegment)
+
     @cached_property
     def sort_keys(self) -> SortKeys:
-        return self._section.sort_keys
+        return self.section.sort_keys
 
     @property
     def operations(self) -> Operations | None:
-        if not self._section.has(OPERATION_FIELD.name):
+        if not self.section.has(OPERATION_FIELD.name):
             return None
         return cast("Operations", self._column(OPERATION_FIELD))
 
@@ -151,18 +182,22 @@ class SectionRows:
 
     @property
     def directory(self) -> Directory | None:
-        return self._section.directory
+        return self.section.directory
 
     @property
     def filter(self) -> Filter | None:
-        return self._section.filter
+        return self.section.filter
 
     @property
     def ids(self) -> list[Column]:
         return [self._column(field) for field in self._ids]
 
     def advise(self, lookups: int) -> None:
-        self._section.advise(lookups)
+        self.section.advise(lookups)
+
+    def keys_between(self, first: int, end: int) -> SortKeys:
+        """Return the sort keys with `first` <= sort key < `end`; read few others, if possible."""
+        return self.section.keys_between(first, end)[1]
 
     def values_at(self, rows: Rows) -> list[Column]:
         return self._migrate([take(self._column(field), rows) for field in self._values])
@@ -173,20 +208,25 @@ class SectionRows:
     def load(self, first: int, sort_keys: SortKeys) -> SortedRows:
         """Read the rows from `first` on, which have these sort keys, into memory; read no others, if possible."""
         end = first + len(sort_keys)
+        between = self.section.column_between
+        return self.build_rows(sort_keys, lambda field: between(field.name, field.type, first, end))
 
-        def columns(fields: Sequence[pa.Field]) -> list[Column]:
-            between = self._section.column_between
-            return [between(field.name, field.type, first, end) for field in fields]
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns that the section has, without the sort keys."""
+        operations = [OPERATION_FIELD] if self.section.has(OPERATION_FIELD.name) else []
+        times = [] if self._spec.ttl_ms is None else [TIME_FIELD]
+        return [*operations, *times, *self._ids, *self._values]
 
-        has_operations = self._section.has(OPERATION_FIELD.name)
-        operations = columns([OPERATION_FIELD])[0] if has_operations else None
-        times = None if self._spec.ttl_ms is None else columns([TIME_FIELD])[0]
+    def build_rows(self, sort_keys: SortKeys, read: Callable[[pa.Field], Column]) -> SortedRows:
+        """Return rows in memory, with these sort keys and the columns that `read` returns."""
+        columns = {field.name: read(field) for field in self.fields}
         return SortedRows(
             sort_keys,
-            cast("Operations | None", operations),
-            cast("Times | None", times),
-            columns(self._ids),
-            self._migrate(columns(self._values)),
+            cast("Operations | None", columns.get(OPERATION_FIELD.name)),
+            None if self._spec.ttl_ms is None else cast("Times", columns[TIME_FIELD.name]),
+            [columns[field.name] for field in self._ids],
+            self._migrate([columns[field.name] for field in self._values]),
         )
 
     def _migrate(self, values: list[Column]) -> list[Column]:
@@ -196,7 +236,7 @@ class SectionRows:
         return [from_arrow(array) for array in self._migration(self._spec, arrays)]
 
     def _column(self, field: pa.Field) -> Column:
-        return self._section.column(field.name, field.type)
+        return self.section.column(field.name, field.type)
 
 
 RowSource: TypeAlias = SortedRows | SectionRows
@@ -239,6 +279,13 @@ class OpenSlice:
     end: int = END
     deleted_up_to_ms: int = MIN_TIME_MS
 
+    def sort_keys(self) -> SortKeys:
+        """Return the sort keys of the rows; read no other columns, unless there are deleted timers."""
+        if self.deleted_up_to_ms == MIN_TIME_MS and isinstance(self.source, SectionRows):
+            return self.source.keys_between(self.first, self.end)
+        rows = self.row_range()
+        return rows.source.sort_keys[rows.first : rows.end]
+
     def row_range(self) -> RowRange:
         """Return the rows; a copy if there are deleted timers."""
         edges = np.array([self.first, self.end], np.uint64)
@@ -259,11 +306,9 @@ class OpenSlice:
         edges[::2], edges[1::2] = low, np.minimum(end, np.uint64(self.end))
         rows = self.source.sort_keys.searchsorted(edges)  # start and end of a range are neighbours
         starts, ends = rows[::2], rows[1::2]
-        lengths = np.maximum(ends, starts) - starts
-        if len(lengths) == 1 and self.deleted_up_to_ms == MIN_TIME_MS and endings is None:
-            return RowRange(self.source, int(starts[0]), int(starts[0] + lengths[0]))
-        rows = np.repeat(starts + lengths - np.cumsum(lengths), lengths)
-        rows += np.arange(len(rows))
+        if len(starts) == 1 and self.deleted_up_to_ms == MIN_TIME_MS and endings is None:
+            return RowRange(self.source, int(starts[0]), max(int(starts[0]), int(ends[0])))
+        rows = positions_between(starts, ends)
         if endings is not None:
             has_ending = endings.take(self.source.sort_keys.take(rows).astype(np.uint16))
             rows = rows.compress(has_ending)

@@ -38,7 +38,9 @@ _MIN_ADVISED_ROWS = 16384
 _ROWS_PER_PAGE_READ = 8192
 """Reading this many rows in sequence takes as long as reading one of them from a page at a random place."""
 
-_HEAD_BYTES: Final = 1 << 16
+HEAD_BYTES: Final = 1 << 16
+"""Bytes at both ends of a section that usually have the places of all columns."""
+
 _PREFIX: Final = 8
 """Bytes before the file's content and before each message: a marker, and before messages their length."""
 
@@ -87,6 +89,14 @@ class Section:
         """Length in bytes, without side tables."""
         return self._place.place[1]
 
+    @property
+    def segment(self) -> SectionBytes:
+        return self._segment
+
+    @property
+    def place(self) -> SectionPlace:
+        return self._place
+
     def has(self, name: str) -> bool:
         return name in self._by_name
 
@@ -130,22 +140,31 @@ class Section:
         start, stop = np.searchsorted(keys, np.array([first, end], np.uint64)).tolist()
         return low + start, keys[start:stop]
 
+    def forget_batch(self) -> None:
+        """Read the places of columns again, which may have been read before all blocks of them were fetched."""
+        self._batch = self._partial = None
+
+    def column_place(self, name: str, type: pa.DataType) -> ColumnPlace:
+        """Return the place of a column. Raises `CheckpointCorruptedError` if it is missing or has another type."""
+        place = self._by_name.get(name)
+        if place is None:
+            raise self._section_error(f"has no column {name!r}")
+        if place.kind not in (ARROW_KIND, column_kind(type)):
+            raise self._type_error(name, place.kind, type)
+        return place
+
     def column_between(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
         """Return the rows from `first` up to `end` of a column; read no others, if possible.
 
         Raises `CheckpointCorruptedError` if a block is corrupt, or the column is missing or has another type.
         """
-        place = self._by_name.get(name)
-        if place is None:
-            raise self._section_error(f"has no column {name!r}")
+        place = self.column_place(name, type)
         if first == end:
             return from_arrow(pa.array([], type))
         if place.kind == ARROW_KIND:
             if 2 * (end - first) <= self.rows and self._batch is None:
                 return self._read_partially(name, type, first, end)
             return cut(self._read_by_arrow(name, type), first, end)
-        if place.kind != column_kind(type):
-            raise self._type_error(name, place.kind, type)
         if place.kind in TEXT_KINDS:
             return self._read_texts(place, type, first, end)
         width = np.dtype(place.kind).itemsize
@@ -258,7 +277,7 @@ class PartialBatch:
         self._read = read
         self._memory = memoryview(mmap.mmap(-1, length))
         self._buffer = pa.py_buffer(self._memory)
-        end = min(length, _HEAD_BYTES)
+        end = min(length, HEAD_BYTES)
         self._fetch(0, end)
         at = _PREFIX
         for _ in range(2):  # the schema, and the message of the batch
@@ -268,7 +287,7 @@ class PartialBatch:
             if end < at + _PREFIX:
                 self._fetch(end, min(length, at + _PREFIX) - end)
                 end = at + _PREFIX
-        self._fetch(max(0, length - _HEAD_BYTES), min(length, _HEAD_BYTES))
+        self._fetch(max(0, length - HEAD_BYTES), min(length, HEAD_BYTES))
         check_blocks(self._buffer, 0)  # segments are not compressed
         with pa.ipc.open_file(self._buffer) as reader:
             if reader.num_record_batches != 1:

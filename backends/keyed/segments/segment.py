@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keyed.segments.block_cache import BlockCache
-from holdfast.backends.keyed.segments.section import Section
+from holdfast.backends.keyed.segments.section import Section, SectionBytes
 from holdfast.backends.keyed.segments.trailer import (
     SectionPlace,
     Trailer,
@@ -27,12 +27,11 @@ from holdfast.backends.snapshot import location_of
 from holdfast.common import read_into
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.checksums import Checksum
-from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import CheckpointStateOutputStream
 
-_TAIL_BYTES = 1 << 16
-"""Bytes at the end of a stored segment that the first request reads: they contain most trailers."""
-
+MAX_TAIL_BYTES = 1 << 20
+"""Bytes at the end of a stored segment that the first request reads at most: of longer tails, directories come later."""
 
 _TAIL = -1
 """The number of these bytes in the cache of blocks."""
@@ -162,16 +161,6 @@ class Segment:
             buffer = copy
         return cls(_SegmentBytes(buffer, location or f"segment {name}"), name)
 
-    @classmethod
-    def load(cls, name: str, handle: StreamStateHandle) -> Self:
-        """Read a stored segment into memory. Raises as `open`."""
-        if isinstance(handle, ByteStreamStateHandle):
-            return cls.from_bytes(handle.data, name)
-        data = pa.allocate_buffer(handle.size)
-        with handle.open_input_stream() as stream:
-            read_into(stream, memoryview(data).cast("B"))
-        return cls.from_bytes(data, name, location_of(handle))
-
     @property
     def location(self) -> str:
         """The file, or a name for errors."""
@@ -185,7 +174,7 @@ class Segment:
         """Return a section by its number. Raises `CheckpointCorruptedError` if it doesn't exist."""
         section = self._sections.get(number)
         if section is None:
-            place = _section_place(self, self._source.trailer, number)
+            place = section_place(self, self._source.trailer, number)
             section = self._sections[number] = Section(self, place)
         return section
 
@@ -245,38 +234,44 @@ class Segment:
 class StoredSegment:
     """A segment in storage. Only requested blocks are read.
 
-    It keeps its trailer, and an open stream until `close`; the next read opens it again. Bytes are verified by the
+    It keeps its tail, and an open stream until `close`; the next read opens it again. Bytes are verified by the
     segment's own checksums, whose blocks are smaller than those of its handle. Raises as `Segment.open`.
 
     Args:
         name: The segment's name.
         handle: Its bytes.
+        tail_bytes: Length of its tail.
         cache: Keeps verified blocks; None to read them each time.
     """
 
     def __init__(
-        self, name: str, handle: StreamStateHandle, cache: BlockCache | None = None
+        self,
+        name: str,
+        handle: StreamStateHandle,
+        tail_bytes: int,
+        cache: BlockCache | None = None,
     ) -> None:
         self.name = name
         self.location = location_of(handle) or f"segment {name}"
         self._handle = handle
         self._cache = cache
         self._stream: BinaryIO | None = None
+        self._tail: pa.Buffer | None = None
         if type(handle) is FileStateHandle:
             self._handle = msgspec.structs.replace(handle, checksum=None)
         try:
-            self._trailer, self._end = self._read_trailer()
+            self._trailer, self._end = self._read_trailer(tail_bytes)
         except BaseException:
             self.close()
             raise
 
     def section(self, number: int) -> Section:
         """Return a section by its number. Raises `CheckpointCorruptedError` if it doesn't exist."""
-        return Section(self, _section_place(self, self._trailer, number))
+        return Section(self, section_place(self, self._trailer, number))
 
     def load_section(self, number: int) -> Section:
         """Read a section into memory with one request. Raises as `section` and `read`."""
-        place = _section_place(self, self._trailer, number)
+        place = section_place(self, self._trailer, number)
         start, length = place.place
         return Section(_LoadedBytes(self, start, self.read(start, length)), place)
 
@@ -303,8 +298,7 @@ class StoredSegment:
         if self._cache is not None:
             for number in numbers:
                 at = (number - numbers.start) * size
-                block = data if len(numbers) == 1 else pa.py_buffer(bytes(view[at : at + size]))
-                self._cache.put(self.name, number, block)
+                self._cache.put(self.name, number, pa.py_buffer(bytes(view[at : at + size])))
         return data
 
     def advise(self, *, sequential: bool) -> None:
@@ -318,23 +312,34 @@ class StoredSegment:
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
         return CheckpointCorruptedError(f"segment {self.name}: {message}", self.location)
 
-    def _read_trailer(self) -> tuple[Trailer, int]:
+    def _read_trailer(self, tail_bytes: int) -> tuple[Trailer, int]:
         size = self._handle.size
-        start = max(0, size - _TAIL_BYTES)
-        cached = self._cache.get(self.name, [_TAIL]) if self._cache is not None else None
-        data = self._read(start, size - start) if cached is None else cached[0]
-        if self._cache is not None and cached is None:
-            self._cache.put(self.name, _TAIL, data)
-        tail = memoryview(data)
+        self._tail_start = max(0, size - min(tail_bytes, MAX_TAIL_BYTES))
+        tail = self._kept_tail()
+        if tail is None:
+            tail = self._read(self._tail_start, size - self._tail_start)
+            if self._cache is None:
+                self._tail = tail
+            else:
+                self._cache.put(self.name, _TAIL, tail)
 
         def read(offset: int, length: int) -> memoryview:
-            if offset < start:
-                return memoryview(self._read(offset, length))
-            return tail[offset - start : offset - start + length]
+            return memoryview(self._read(offset, length))
 
         return decode_trailer(size, read, self.location)
 
+    def _kept_tail(self) -> pa.Buffer | None:
+        if self._cache is None:
+            return self._tail
+        cached = self._cache.get(self.name, [_TAIL])
+        return None if cached is None else cached[0]
+
     def _read(self, offset: int, length: int) -> pa.Buffer:
+        """Read bytes, from the tail if it has them."""
+        if offset >= self._tail_start:
+            tail = self._kept_tail()
+            if tail is not None:
+                return tail.slice(offset - self._tail_start, length)
         data = pa.allocate_buffer(length)
         if self._stream is None:
             self._stream = self._handle.open_input_stream()
@@ -371,7 +376,7 @@ def _join(blocks: list[pa.Buffer]) -> pa.Buffer:
     return blocks[0] if len(blocks) == 1 else pa.py_buffer(b"".join(blocks))
 
 
-def _section_place(segment: Segment | StoredSegment, trailer: Trailer, number: int) -> SectionPlace:
+def section_place(segment: SectionBytes, trailer: Trailer, number: int) -> SectionPlace:
     sections = trailer.sections
     if not 0 <= number < len(sections):
         raise segment.corrupted_error(f"it has {len(sections)} sections, but no section {number}")

@@ -1,16 +1,22 @@
-"""The segments of a subtask: mapped local files, fetched from storage when they are missing; small ones in memory."""
+"""The segments of a subtask: mapped local files, fetched from storage block by block when they are missing; small ones in memory."""
 
 import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from holdfast.backends.keyed.segments.merging import Arena
+from holdfast.backends.keyed.segments.partial_segment import (
+    FetchPolicy,
+    PartialSegment,
+    prefetch,
+)
 from holdfast.backends.keyed.segments.segment import Segment
-from holdfast.common import FULL_ERRNOS, replace_file
+from holdfast.backends.keyed.segments.sparse_bytes import PARTIAL_SUFFIX
+from holdfast.common import FULL_ERRNOS, map_in_parallel, replace_file
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -19,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.locations.checksums import Checksum
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +40,8 @@ _MAX_SEGMENTS = 4096
 
 _BUFFER_BYTES = 1 << 20
 
+OpenSegment: TypeAlias = Segment | PartialSegment
+
 
 class Workspace:
     """Open segments and memory for merging, which a worker keeps between batches for all its subtasks.
@@ -43,17 +51,17 @@ class Workspace:
 
     def __init__(self) -> None:
         self.arena = Arena()
-        self._segments: OrderedDict[str, Segment] = OrderedDict()
+        self._segments: OrderedDict[str, OpenSegment] = OrderedDict()
         self._needed: OrderedDict[str, frozenset[str]] = OrderedDict()  # by owner
 
-    def segment(self, name: str) -> Segment | None:
+    def segment(self, name: str) -> OpenSegment | None:
         """Return an open segment; None if it is not open."""
         segment = self._segments.get(name)
         if segment is not None:
             self._segments.move_to_end(name)
         return segment
 
-    def keep(self, segment: Segment) -> None:
+    def keep(self, segment: OpenSegment) -> None:
         self._segments[segment.name] = segment
         while len(self._segments) > _MAX_SEGMENTS:
             self.forget(next(iter(self._segments)))
@@ -92,7 +100,7 @@ class Workspace:
             excess -= segment.size
             self.forget(segment.name)
 
-    def _in_memory(self) -> list[Segment]:
+    def _in_memory(self) -> list[OpenSegment]:
         """Return the segments without a file, oldest first."""
         return [each for each in self._segments.values() if not os.path.isabs(each.location)]
 
@@ -106,25 +114,53 @@ class Workspace:
 class SegmentStore:
     """Segments by name: stored ones, `streams`, and new ones. Without a directory of local files they are in memory.
 
-    A local file that is corrupt, truncated or missing is fetched again, also during a lookup: only corruption in
-    storage is an error. Whenever a segment is requested its file is checked for changes. A file that is truncated
-    while an array of it is being read kills the process, which can't be prevented.
+    `tails` has the lengths of the tails of stored ones.
+
+    A stored segment without a complete local file is a `PartialSegment`, which fetches what is read of it. A local file
+    that is corrupt, truncated or missing is fetched again, also during a lookup: only corruption in storage is an
+    error. Whenever a segment is requested its file is checked for changes. A file that is truncated while an array of it
+    is being read kills the process, which can't be prevented.
     """
 
     def __init__(
-        self, directory: str | None, workspace: Workspace, streams: Mapping[str, StreamStateHandle]
+        self,
+        directory: str | None,
+        workspace: Workspace,
+        streams: Mapping[str, StreamStateHandle],
+        tails: Mapping[str, int],
+        policy: FetchPolicy,
     ) -> None:
+        self._policy = policy
+        self._tails = tails
         self._directory = directory
         self._workspace = workspace
         self._streams = dict(streams)
-        self._segments: dict[str, Segment] = {}
+        self._segments: dict[str, OpenSegment] = {}
 
     @property
     def names(self) -> set[str]:
         """The names of all segments that are open or can be fetched."""
         return self._segments.keys() | self._streams.keys()
 
-    def segment(self, name: str) -> Segment:
+    def files(self, names: Iterable[str]) -> dict[str, FileStateHandle]:
+        """Return the stored files of segments, of those that have one."""
+        streams = {name: self._streams.get(name) for name in names}
+        return {name: file for name, file in streams.items() if isinstance(file, FileStateHandle)}
+
+    def open_segments(self, names: Iterable[str]) -> dict[str, OpenSegment]:
+        """Return the segments that are open, of those with these names."""
+        return {name: self._segments[name] for name in names if name in self._segments}
+
+    def fetch_from(self, streams: Mapping[str, StreamStateHandle]) -> None:
+        """Fetch stored segments from these streams from now on, which have copies of them."""
+        for name, stream in streams.items():
+            if name in self._streams:
+                self._streams[name] = stream
+                segment = self._segments.get(name)
+                if isinstance(segment, PartialSegment) and isinstance(stream, FileStateHandle):
+                    segment.fetch_from(stream)
+
+    def segment(self, name: str) -> OpenSegment:
         """Return a segment.
 
         Raises:
@@ -139,13 +175,44 @@ class SegmentStore:
         if segment is not None and segment.is_changed():
             self._workspace.forget(name)
             segment = None
-        copy = self._local_copy(name)
         if segment is None:
-            segment = self._open(name, copy)
-        if copy is not None:
-            segment.fetch_if_corrupt(copy.fetch_again)
+            segment = self._open(name)
+            self._keep(segment)
+        stream = self._stored_file(name)
+        if stream is not None and isinstance(segment, PartialSegment):
+            segment.fetch_from(stream)  # it may have been opened from the file of another job
+        elif stream is not None and isinstance(segment, Segment) and self._directory is not None:
+            segment.fetch_if_corrupt(partial(self._fetch_again, name, stream))
         self._segments[name] = segment
         return segment
+
+    def has_all(self, names: Iterable[str]) -> bool:
+        """Return whether all segments are complete on this host."""
+        return not any(map(self._is_partial, names))
+
+    def open_all(self, names: Iterable[str]) -> list[OpenSegment]:
+        """Return segments; open those that are not on this host in one round of requests. Raises as `segment`."""
+        names = list(names)
+        closed = [
+            (name, stream)
+            for name in names
+            if self._is_closed(name) and (stream := self._stored_file(name)) is not None
+        ]
+        for segment in map_in_parallel(
+            lambda each: self._open_stored(*each), closed, max_threads=self._policy.max_requests
+        ):
+            self._segments[segment.name] = segment
+            self._keep(segment)
+        return [self.segment(name) for name in names]
+
+    def fetch_all(self, names: Iterable[str]) -> None:
+        """Fetch all missing bytes of segments in one round of requests, after opening them. Raises as `segment`."""
+        segments = self.open_all(name for name in names if self._is_partial(name))
+        prefetch(
+            (segment, segment.all_blocks)
+            for segment in segments
+            if isinstance(segment, PartialSegment)
+        )
 
     def add(self, name: str, buffers: Sequence[BytesLike], checksum: Checksum) -> None:
         """Add a new segment with this checksum; in memory if the disk is full or fails."""
@@ -166,31 +233,70 @@ class SegmentStore:
             self._streams.pop(name, None)
             self._workspace.forget(name)
             if self._directory is not None:
-                with suppress(OSError):
-                    os.unlink(self._path(name))
+                for path in (self._path(name), self._path(name) + PARTIAL_SUFFIX):
+                    with suppress(OSError):
+                        os.unlink(path)
 
     def close(self) -> None:
         """Release all segments. Local files remain."""
         self._segments = {}
 
-    def _open(self, name: str, copy: "_LocalCopy | None") -> Segment:
+    def _open(self, name: str) -> OpenSegment:
         stream = self._streams.get(name)
-        if stream is None:
-            if name in self._segments:  # written here, and only in this file
-                return Segment.open(self._path(name), name)
-            raise CheckpointNotFoundError(f"segment {name} is gone")
-        segment = Segment.load(name, stream) if copy is None else copy.open()
-        is_mapped = copy is not None and segment.location == copy.path
-        if is_mapped or isinstance(stream, ByteStreamStateHandle):
-            self._workspace.keep(segment)
-        return segment
+        if isinstance(stream, ByteStreamStateHandle):
+            return Segment.from_bytes(stream.data, name)
+        if isinstance(stream, FileStateHandle):
+            return self._open_stored(name, stream)
+        if name in self._segments:  # written here, and only in this file
+            return Segment.open(self._path(name), name)
+        raise CheckpointNotFoundError(f"segment {name} is gone")
 
-    def _local_copy(self, name: str) -> "_LocalCopy | None":
-        """Return the local copy of a stored segment; None if it shall have none."""
+    def _open_stored(self, name: str, stream: FileStateHandle) -> OpenSegment:
+        """Open the local copy of a stored segment; the trailer is fetched if there is no complete copy."""
+        if self._directory is not None:
+            try:
+                return Segment.open(self._path(name), name)
+            except CheckpointNotFoundError:
+                pass
+            except CheckpointCorruptedError as error:
+                return self._fetch_again(name, stream, str(error))
+        segment = self._partial(name, stream)
+        return segment.complete() if segment.is_complete else segment
+
+    def _fetch_again(self, name: str, stream: FileStateHandle, corruption: str) -> Segment:
+        """Delete the corrupt file, so that no other task maps it, and fetch the segment."""
+        _log.warning(
+            "the local copy of segment %s is corrupt, fetching it again: %s", name, corruption
+        )
+        with suppress(OSError):
+            os.unlink(self._path(name))
+        return self._partial(name, stream).complete()
+
+    def _partial(self, name: str, stream: FileStateHandle) -> PartialSegment:
+        path = self._path(name) if self._directory is not None else None
+        return PartialSegment(name, stream, self._tails[name], path, self._policy)
+
+    def _keep(self, segment: OpenSegment) -> None:
+        """Keep a segment open for later tasks, unless all of it would stay in memory."""
+        is_mapped = os.path.isabs(segment.location)
+        if is_mapped or isinstance(self._streams.get(segment.name), ByteStreamStateHandle):
+            self._workspace.keep(segment)
+
+    def _stored_file(self, name: str) -> FileStateHandle | None:
         stream = self._streams.get(name)
-        if stream is None or self._directory is None or isinstance(stream, ByteStreamStateHandle):
-            return None
-        return _LocalCopy(name, self._path(name), stream)
+        return stream if isinstance(stream, FileStateHandle) else None
+
+    def _is_closed(self, name: str) -> bool:
+        segment = self._segments.get(name) or self._workspace.segment(name)
+        return segment is None or segment.is_changed()
+
+    def _is_partial(self, name: str) -> bool:
+        segment = self._segments.get(name) or self._workspace.segment(name)
+        if segment is not None:
+            return isinstance(segment, PartialSegment)
+        if self._stored_file(name) is None:
+            return False
+        return self._directory is None or not os.path.exists(self._path(name))
 
     def _write_copy(self, name: str, buffers: Sequence[BytesLike]) -> bool:
         """Write the local file of a new segment; return whether there is one."""
@@ -206,42 +312,6 @@ class SegmentStore:
     def _path(self, name: str) -> str:
         assert self._directory is not None
         return os.path.join(self._directory, name)
-
-
-@dataclass(frozen=True, slots=True)
-class _LocalCopy:
-    """The local copy of a stored segment; the file at its path may be missing."""
-
-    name: str
-    path: str
-    stream: StreamStateHandle
-
-    def open(self) -> Segment:
-        """Open the segment; from memory if the disk is full or fails. Raises as `SegmentStore.segment`."""
-        try:
-            return Segment.open(self.path, self.name)
-        except CheckpointNotFoundError:
-            return self._fetch()
-        except CheckpointCorruptedError as error:
-            return self.fetch_again(str(error))
-
-    def fetch_again(self, corruption: str) -> Segment:
-        """Delete the corrupt file, so that no other task maps it, and fetch the segment. Raises as `open`."""
-        _log.warning(
-            "the local copy of segment %s is corrupt, fetching it again: %s", self.name, corruption
-        )
-        with suppress(OSError):
-            os.unlink(self.path)
-        return self._fetch()
-
-    def _fetch(self) -> Segment:
-        try:
-            with self.stream.open_input_stream() as source:  # it verifies what it reads
-                _write_file(self.path, iter(lambda: source.read(_BUFFER_BYTES), b""))
-        except (StorageFullError, StorageUnavailableError) as error:
-            _log.warning("segment %s is read without a local copy: %s", self.name, error)
-            return Segment.load(self.name, self.stream)  # if storage failed, it fails again
-        return Segment.open(self.path, self.name)
 
 
 def _write_file(path: str, buffers: Iterable[BytesLike]) -> None:

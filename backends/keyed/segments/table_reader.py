@@ -208,7 +208,7 @@ class StoredSegments:
 
     def check_rows(self, slice_: Slice) -> None:
         """Raise `CheckpointCorruptedError` if a slice has more rows than its section: scanning would take forever."""
-        segment = self._segment(slice_.segment)
+        segment = self._segment(slice_)
         stored = segment.section(slice_.section).rows
         if slice_.rows > stored:
             raise segment.corrupted_error(
@@ -217,7 +217,7 @@ class StoredSegments:
 
     def locate(self, slice_: Slice, table: str) -> "LocatedRows":
         """Read the sort keys of a slice of a table."""
-        segment = self._segment(slice_.segment)
+        segment = self._segment(slice_)
         section = segment.section(slice_.section)
         if section.table != table:
             raise segment.corrupted_error(
@@ -231,10 +231,11 @@ class StoredSegments:
         load_whole = partial(segment.load_section, slice_.section) if reads_whole else None
         return LocatedRows(slice_, section, first, sort_keys, load_whole)
 
-    def _segment(self, name: str) -> StoredSegment:
+    def _segment(self, slice_: Slice) -> StoredSegment:
+        name = slice_.segment
         segment = self._segments.get(name)
         if segment is None:
-            segment = StoredSegment(name, self._streams[name], self._cache)
+            segment = StoredSegment(name, self._streams[name], slice_.tail_bytes, self._cache)
             self._segments[name] = segment
         return segment
 

@@ -1,4 +1,4 @@
-"""Write tables whole, into a single segment of one checkpoint: heap snapshots, and canonical savepoints.
+"""Write tables whole, into segments of one checkpoint: heap snapshots, and canonical savepoints.
 
 A canonical savepoint has the rows of segments merged. Values stay as they were stored: after a state's type has
 changed only the job can migrate the rows that still have the old form, so rows of different forms are not merged,
@@ -7,11 +7,16 @@ but written to separate runs.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 
 import msgspec
 import numpy as np
 
-from holdfast.backends.keyed.segments.checkpoint_files import finish_stream, write_manifest
+from holdfast.backends.keyed.segments.checkpoint_files import (
+    finish_stream,
+    handle_of_files,
+    write_manifest,
+)
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Run,
@@ -23,7 +28,7 @@ from holdfast.backends.keyed.segments.manifest import (
 )
 from holdfast.backends.keyed.segments.merging import merge, sort_key_range
 from holdfast.backends.keyed.segments.rows import SortedRows
-from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
+from holdfast.backends.keyed.segments.segment_writer import MAX_SEGMENT_BYTES, SegmentWriter
 from holdfast.backends.keyed.segments.table_reader import LocatedRows, StoredSegments, read_manifest
 from holdfast.backends.keyed.table import TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
@@ -31,7 +36,7 @@ from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import raise_if_cancelled
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
-from holdfast.locations.storages import CheckpointedStateScope
+from holdfast.locations.storages import CheckpointedStateScope, CheckpointStateOutputStream
 
 STEP_ROWS = 1 << 18
 """Rows of a section: readers have whole sections in memory."""
@@ -51,7 +56,7 @@ def write_tables(
     key_groups: KeyGroupRange,
     streams: SnapshotStreams,
 ) -> SegmentsStateHandle:
-    """Write tables into one segment that belongs only to this checkpoint.
+    """Write tables into segments that belong only to this checkpoint.
 
     The rows of each table are ascending by sort key, as `StateTable.scan` returns them, with times if it has a TTL.
 
@@ -61,64 +66,100 @@ def write_tables(
         StorageUnavailableError: The store did not take it.
     """
 
-    def write(writer: SegmentWriter) -> dict[str, TableManifest]:
+    def write(segments: _NewSegments) -> dict[str, TableManifest]:
         manifests: dict[str, TableManifest] = {}
         for spec, chunks in tables:
-            run = _RunWriter(writer, spec.name)
+            run = _RunWriter(segments, spec.name)
             for chunk in chunks:
                 run.add(SortedRows.from_table_rows(chunk), spec)
             manifests[spec.name] = TableManifest((StoredSpec.of(spec),), run.runs(end))
         return manifests
 
     _, end = sort_key_range(key_groups)
-    return _write_segment(write, key_groups, streams)
+    return _write_segments(write, key_groups, streams)
 
 
 def write_canonical_tables(
     handle: SegmentsStateHandle, streams: SnapshotStreams, *, now_ms: int
 ) -> SegmentsStateHandle:
-    """Merge the rows of a handle's segments and key groups into a single segment, step by step.
+    """Merge the rows of a handle's segments and key groups into new segments, step by step.
 
     Raises as `write_canonical`, and `UnsupportedFormatError` for a RocksDB database.
     """
     key_groups = KeyGroupRange(*handle.key_groups)
     manifest = read_manifest([handle], key_groups)
-    segments = StoredSegments(handle.segments)
+    stored = StoredSegments(handle.segments)
     first, end = sort_key_range(key_groups)
 
-    def write(writer: SegmentWriter) -> dict[str, TableManifest]:
+    def write(segments: _NewSegments) -> dict[str, TableManifest]:
         return {
-            name: _CanonicalWriter(table, segments, now_ms).write(writer, first, end)
+            name: _CanonicalWriter(table, stored, now_ms).write(segments, first, end)
             for name, table in manifest.tables.items()
         }
 
     try:
-        return _write_segment(write, key_groups, streams)
+        return _write_segments(write, key_groups, streams)
     finally:
-        segments.close()
+        stored.close()
 
 
-def _write_segment(
-    write: Callable[[SegmentWriter], dict[str, TableManifest]],
+def _write_segments(
+    write: Callable[["_NewSegments"], dict[str, TableManifest]],
     key_groups: KeyGroupRange,
     streams: SnapshotStreams,
 ) -> SegmentsStateHandle:
-    """Write a segment and a manifest; `write` adds sections to the segment, and returns their tables."""
-    segments: dict[str, StreamStateHandle] = {}
-    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
-        writer = SegmentWriter(stream.write)
-        manifests = write(writer)
-        if writer.sections:
+    """Write segments and a manifest; `write` adds sections to the segments, and returns their tables."""
+    with closing(_NewSegments(streams)) as segments:
+        tables = write(segments)
+        segments.finish()
+    content = Manifest({name: table.with_tails(segments.tails) for name, table in tables.items()})
+    manifest = write_manifest(streams, encode_manifest(content))
+    return handle_of_files(manifest, key_groups, segments.handles)
+
+
+class _NewSegments:
+    """Segments that are written to streams one after the other.
+
+    Attributes:
+        handles: The finished segments by name.
+        tails: The lengths of their tails.
+    """
+
+    def __init__(self, streams: SnapshotStreams) -> None:
+        self.handles: dict[str, StreamStateHandle] = {}
+        self.tails: dict[str, int] = {}
+        self._streams = streams
+        self._current: tuple[SegmentWriter, CheckpointStateOutputStream] | None = None
+
+    def writer_for(self, size: float) -> SegmentWriter:
+        """Return the writer of the segment for rows of this size in bytes."""
+        if self._current is not None and self._current[0].size + size > MAX_SEGMENT_BYTES:
+            self.finish()
+        if self._current is None:
+            stream = self._streams.open(CheckpointedStateScope.EXCLUSIVE)
+            self._current = SegmentWriter(stream.write), stream
+        return self._current[0]
+
+    def finish(self) -> None:
+        """Finish the current segment, if there is one."""
+        if self._current is not None:
+            writer, stream = self._current
             writer.finish()
-            segments[writer.name] = finish_stream(streams, stream)
-    return write_manifest(streams, encode_manifest(Manifest(manifests)), key_groups, segments)
+            self.handles[writer.name] = finish_stream(self._streams, stream)
+            self.tails[writer.name] = writer.tail_bytes
+            self._current = None
+
+    def close(self) -> None:
+        """Discard the segment that is not finished, if there is one."""
+        if self._current is not None:
+            self._current[1].close()
 
 
 class _RunWriter:
     """Writer of a table's rows as slices of one run."""
 
-    def __init__(self, writer: SegmentWriter, table: str) -> None:
-        self._writer = writer
+    def __init__(self, segments: _NewSegments, table: str) -> None:
+        self._segments = segments
         self._table = table
         self._slices: list[Slice] = []
 
@@ -127,15 +168,16 @@ class _RunWriter:
 
         `number` is the index of the spec among those of the table.
         """
-        for step in _split_rows(rows):
+        for step in rows.split(STEP_ROWS, MAX_SEGMENT_BYTES):
             first, last = int(step.sort_keys[0]), int(step.sort_keys[-1])
             if self._slices and first < self._slices[-1].end:
                 message = f"rows of state {self._table!r} are not ascending by sort key"
                 raise InvalidRequestError(message)
-            section = self._writer.add_section(self._table, step.sort_keys, step.columns(spec))
+            writer = self._segments.writer_for(step.size)
+            section = writer.add_section(self._table, step.sort_keys, step.columns(spec))
             row_bytes = step.size / step.rows
             self._slices.append(
-                Slice(self._writer.name, section, first, last + 1, step.rows, row_bytes, number)
+                Slice(writer.name, section, first, last + 1, step.rows, row_bytes, number)
             )
 
     def runs(self, end: int) -> tuple[Run, ...]:
@@ -145,16 +187,6 @@ class _RunWriter:
             for slice_, next_first in zip(self._slices, ends, strict=False)
         ]
         return (Run(0, tuple(slices)),) if slices else ()
-
-
-def _split_rows(rows: SortedRows) -> Iterator[SortedRows]:
-    """Split rows into steps; rows with equal sort keys stay together."""
-    keys = rows.sort_keys
-    at = np.arange(STEP_ROWS, len(keys), STEP_ROWS)
-    edges = [0, *np.unique(keys.searchsorted(keys.take(at))).tolist(), len(keys)]
-    for first, end in itertools.pairwise(edges):
-        if first < end:
-            yield rows.cut(first, end)
 
 
 class _CanonicalWriter:
@@ -180,15 +212,15 @@ class _CanonicalWriter:
         self._step_rows = max(1, min(MERGED_ROWS, int(_MAX_STEP_BYTES * rows / max(1, size))))
         self._steps = max(1, -(-rows // self._step_rows))
 
-    def write(self, writer: SegmentWriter, first: int, end: int) -> TableManifest:
-        """Add the rows between two sort keys to a segment."""
+    def write(self, segments: _NewSegments, first: int, end: int) -> TableManifest:
+        """Add the rows between two sort keys to segments."""
         runs: list[_RunWriter] = []  # from the bottom up
         for low, high in itertools.pairwise(self._edges(first, end)):
             for step in self._steps_between(low, high):
                 raise_if_cancelled()
                 for depth, (form, rows) in enumerate(self._merge(step)):
                     if depth == len(runs):
-                        runs.append(_RunWriter(writer, self._table.spec.name))
+                        runs.append(_RunWriter(segments, self._table.spec.name))
                     runs[depth].add(rows, self._specs[form], self._used.index(form))
         return TableManifest(
             tuple(self._table.specs[form] for form in self._used),

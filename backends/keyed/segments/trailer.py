@@ -4,14 +4,17 @@
     0       8       magic, "HOLDSEGM" in ASCII
     8       4       format version, unsigned, big-endian
     12      52      zeros
-    64      ...     sections and side tables, each at a multiple of 64, with zeros between them
+    64      ...     all sections, then all directories, then all filters, each at a multiple of 64, with zeros between them
     t       n       trailer: a MessagePack map by field names
-    t+n     4       CRC-32C of the trailer, big-endian
-    t+n+4   4       n, unsigned, big-endian
-    t+n+8   4       format version, again
-    t+n+12  8       magic, again
+    t+n     4       n, unsigned, big-endian
+    t+n+4   4       format version, again
+    t+n+8   8       magic, again
+    t+n+16  4       CRC-32C of the bytes from t on, big-endian
 
-The trailer has the place of everything else, and a checksum for each block of the bytes before it.
+The trailer has the place of everything else, and a checksum for each block of the bytes before it. So a reader that
+begins with the last bytes, the tail, needs one request to know where each row may be. The tail starts with the block in
+which the first side table starts, because only whole blocks can be verified; without side tables it is the trailer.
+Manifests have its length.
 """
 
 import struct
@@ -27,7 +30,7 @@ from holdfast.common import BlockBytes, Count, Frame, check_crc32c, crc32c, mess
 from holdfast.errors import CheckpointCorruptedError
 
 FRAME = Frame(b"HOLDSEGM", 1, "segment")
-"""Magic and version are at both ends of a segment; the checksum is only that of the trailer."""
+"""Magic and version are at both ends of a segment; the checksum at the end is that of the trailer."""
 
 ALIGNMENT = 64
 """Sections and side tables start at a multiple of this."""
@@ -35,8 +38,15 @@ ALIGNMENT = 64
 BLOCK_BYTES = 1 << 16
 """Bytes under one checksum. Reading a column reads and verifies whole blocks."""
 
+BLOCK_BYTES_OF_LARGE_ROWS = 1 << 14
+"""Bytes under one checksum in a segment of large rows: a larger block would have rows that were not requested."""
+
+LARGE_ROW_BYTES = 1 << 10
+"""Rows are large if they have more bytes than this on average."""
+
 _HEADER = struct.Struct(">8sI52x")
-_TAIL = struct.Struct(">III8s")
+_END = struct.Struct(">II8s")
+_CHECKSUM = struct.Struct(">I")
 
 _Bytes = tuple[Count, Count]
 """Offset in the segment, and length, in bytes."""
@@ -126,7 +136,8 @@ def header() -> bytes:
 def encode_trailer(trailer: Trailer) -> bytes:
     """Return the last bytes of a segment."""
     body = msgspec.msgpack.encode(trailer)
-    return body + _TAIL.pack(crc32c(body), len(body), FRAME.version, FRAME.magic)
+    content = body + _END.pack(len(body), FRAME.version, FRAME.magic)
+    return content + _CHECKSUM.pack(crc32c(content))
 
 
 def decode_trailer(
@@ -134,28 +145,28 @@ def decode_trailer(
 ) -> tuple[Trailer, int]:
     """Read the trailer of a segment of `size` bytes; return it, and its offset. `read` takes an offset and a length.
 
+    Only the end of the segment is read: the trailer's checksums cover the header, too.
+
     Raises:
         CheckpointCorruptedError: The bytes are not a segment, were cut or changed, or have invalid numbers.
         UnsupportedFormatError: The version is another one.
     """
-    has_ends = size >= _HEADER.size + _TAIL.size
-    magic, first_version = _HEADER.unpack(read(0, _HEADER.size)) if has_ends else (b"", 0)
-    if magic != FRAME.magic:
+    end = size - _END.size - _CHECKSUM.size
+    if end < _HEADER.size:
         raise CheckpointCorruptedError(f"{size} bytes are not a segment", location)
-    expected, length, version, magic = _TAIL.unpack(read(size - _TAIL.size, _TAIL.size))
+    last = read(end, _END.size + _CHECKSUM.size)
+    length, version, magic = _END.unpack_from(last)
     if magic != FRAME.magic:
-        raise CheckpointCorruptedError(f"segment is cut off at {size} bytes", location)
-    if version != first_version:
-        message = f"segment of format versions {first_version} and {version} at its two ends"
-        raise CheckpointCorruptedError(message, location)
-    FRAME.check_version(version, location)
-    start = size - _TAIL.size - length
+        raise CheckpointCorruptedError(f"{size} bytes are not a whole segment", location)
+    start = end - length
     if start < _HEADER.size:
-        raise CheckpointCorruptedError(
-            f"trailer of {length} bytes in a segment of {size}", location
-        )
-    body = read(start, length)
-    check_crc32c(body, expected, "trailer", location)
+        message = f"trailer of {length} bytes in a segment of {size}"
+        raise CheckpointCorruptedError(message, location)
+    content = read(start, length + _END.size)
+    (expected,) = _CHECKSUM.unpack_from(last, _END.size)
+    check_crc32c(content, expected, "trailer", location)
+    FRAME.check_version(version, location)
+    body = content[:length]
     try:
         trailer = _DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -16,6 +16,7 @@ from holdfast.locations.file_systems.object_store.settings import ObjectStoreSet
 from holdfast.locations.file_systems.object_store.streams import (
     ObjectInputStream,
     ObjectOutputStream,
+    read_range,
 )
 from holdfast.locations.file_systems.port import FileOutputStream, FileStatus
 from holdfast.locations.file_systems.retrying import Retrier, RetryPolicy
@@ -61,8 +62,20 @@ class ObjectStoreFileSystem:
     def open(self, uri: str, /) -> BinaryIO:
         return cast("BinaryIO", ObjectInputStream(self._object(uri)))
 
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        return read_range(self._object(uri), start, end)
+
     def publish(self, uri: str, data: bytes, /) -> None:
         self._object(uri).put_if_free(data)
+
+    def copy(self, source: str, uri: str, /) -> None:
+        from obstore import copy  # noqa: PLC0415  # optional
+
+        origin, target = self._object(source), self._object(uri)
+        if origin.bucket is not target.bucket:
+            message = "the store can copy only files of the same bucket or container"
+            raise InvalidRequestError(message, source, kind="location")
+        target.request("copy", lambda store, key: copy(store, origin.key, key))
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         from obstore import list_with_delimiter  # noqa: PLC0415  # optional

@@ -102,6 +102,19 @@ class ObjectInputStream(PositionedInputStream):
         self._stream, self._piece, self._piece_position = None, memoryview(b""), 0
 
 
+def read_range(target: StoredObject, start: int, end: int) -> memoryview:
+    """Return the bytes of an object from `start` up to `end`; fewer if it ends before."""
+    from obstore import get_range  # noqa: PLC0415  # optional
+
+    try:
+        data = get_range(target.bucket.store, target.key, start=start, end=end)
+    except Exception as error:  # noqa: BLE001  # obstore has many classes
+        if status_of(error) == _NO_SUCH_RANGE:
+            return memoryview(b"")
+        raise error_for(error, target.uri, "read") from None
+    return memoryview(data).cast("B")
+
+
 def _head(target: StoredObject) -> tuple[Any, memoryview]:
     """Return the metadata and the first bytes of an object."""
     from obstore import get, head  # noqa: PLC0415  # optional

@@ -22,12 +22,13 @@ from holdfast.spark.aggregates import (
     preparation_of,
 )
 from holdfast.spark.compat import StatefulProcessor
+from holdfast.spark.connected_rows import ConnectedRows
 from holdfast.spark.deduplication import Keep, deduplication_of
 from holdfast.spark.event_time import IdleTicks, LateRows
 from holdfast.spark.initial_state import InitialState
 from holdfast.spark.keyed_input import KeyedInput, check_named, output_of
 from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter
-from holdfast.spark.operators import StatefulFunction
+from holdfast.spark.operators import Broadcast, KeyedCoProcessFunction, StatefulFunction
 from holdfast.spark.processors import (
     GroupStateFunction,
     GroupStateUserFunction,
@@ -38,7 +39,15 @@ from holdfast.spark.windows import (
     WindowAssigner,
 )
 
-__all__ = ["IdleTicks", "KeyedOutput", "KeyedRows", "KeyedStreamWriter", "WindowedRows", "keyed"]
+__all__ = [
+    "ConnectedRows",
+    "IdleTicks",
+    "KeyedOutput",
+    "KeyedRows",
+    "KeyedStreamWriter",
+    "WindowedRows",
+    "keyed",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -188,6 +197,7 @@ class KeyedRows(KeyedInput):
         *,
         event_time: str | None = None,
         side_outputs: Mapping[str, StructType | str] | None = None,
+        broadcast: Broadcast | None = None,
     ) -> KeyedOutput:
         """Run a function with keyed state on the rows, such as a `KeyedProcessFunction`.
 
@@ -196,11 +206,23 @@ class KeyedRows(KeyedInput):
             schema: Spark schema of its output rows; None for that of the input.
             event_time: The column of event time, as for `stateful`.
             side_outputs: Spark schemas of further outputs by name, as for `stateful`.
+            broadcast: Returns the broadcast rows of a batch, as for `stateful`, if the function is a
+                `KeyedBroadcastProcessFunction`.
 
         Raises:
             InvalidRequestError: An argument can't be used.
         """
-        return output_of(self, function, schema, event_time=event_time, side_outputs=side_outputs)
+        if isinstance(function, KeyedCoProcessFunction):
+            message = "a KeyedCoProcessFunction takes two streams: keyed(rows, key, …).connect(other).process(…)"
+            raise InvalidRequestError(message)
+        return output_of(
+            self,
+            function,
+            schema,
+            event_time=event_time,
+            side_outputs=side_outputs,
+            broadcast=broadcast,
+        )
 
     def agg(
         self,
@@ -263,6 +285,29 @@ class KeyedRows(KeyedInput):
         """
         function = deduplication_of(self.rows.schema, keep=keep, by=by, ttl=ttl, time=time)
         return output_of(self, function, None, event_time=time)
+
+    def connect(
+        self,
+        rows: DataFrame,
+        key: str | Sequence[str] | None = None,
+        *,
+        event_time: str | None = None,
+    ) -> ConnectedRows:
+        """Return these rows with those of a second stream by key, for one operator on both.
+
+        Args:
+            rows: The second stream.
+            key: The names of its key columns, in the order of the first stream's; None if they have the same names.
+            event_time: The column of the second stream that decides whether a row is late; None for the column that was
+                passed to `withWatermark`.
+
+        Raises:
+            InvalidRequestError: A column doesn't exist, or the keys have different types.
+        """
+        if key is None:
+            key = self.key
+        names = (key,) if isinstance(key, str) else tuple(key)
+        return ConnectedRows(self, rows, names, event_time)
 
     def window(
         self,

@@ -10,7 +10,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark import event_time
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.keyed_output import KeyedOutput
-from holdfast.spark.operators import Operator, StatefulFunction
+from holdfast.spark.operators import Broadcast, Operator, StatefulFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ def output_of(
     *,
     event_time: str | None = None,
     side_outputs: Mapping[str, StructType | str] | None = None,
+    broadcast: Broadcast | None = None,
     prepare: Callable[[DataFrame], Callable[[DataFrame], DataFrame]] | None = None,
     begin: Callable[[DataFrame], DataFrame] | None = None,
 ) -> KeyedOutput:
@@ -64,6 +65,7 @@ def output_of(
         persist=keyed_rows.persist,
         event_time=event_time,
         side_outputs=side_outputs or {},
+        broadcast=broadcast,
         late_rows=keyed_rows.late_rows,
         prepare=prepare,
         begin=begin,

@@ -16,10 +16,14 @@ from holdfast.spark.settings import check_settings
 
 
 class KeyedOutput:
-    """The rows that an operator yields for the rows of a stream."""
+    """The rows that an operator yields for the rows of a stream.
+
+    Attributes:
+        rows: The stream of the operator's input; of connected streams the rows of both, to which `operator` is applied.
+    """
 
     def __init__(self, rows: DataFrame, operator: Operator) -> None:
-        self._rows = rows
+        self.rows = rows
         self._operator = operator
 
     @cached_property
@@ -52,7 +56,7 @@ class KeyedOutput:
             InvalidRequestError: The rows are not a stream.
         """
         idle_ticks = IdleTicks() if self._operator.function.time_mode != "none" else None
-        rows = self._rows if idle_ticks is None else idle_ticks.add_to(self._rows)
+        rows = self.rows if idle_ticks is None else idle_ticks.add_to(self.rows)
         return KeyedStreamWriter(
             rows, lambda sink: StatefulOperator(replace(self._operator, sink=sink), idle_ticks)
         )

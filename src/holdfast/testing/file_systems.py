@@ -14,7 +14,13 @@ from holdfast.errors import (
     InvalidRequestError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems import ExclusiveFileSystem, FileSystem
+from holdfast.locations.file_systems import (
+    CopyingFileSystem,
+    ExclusiveFileSystem,
+    FileSystem,
+    RetryingFileSystem,
+    RetryPolicy,
+)
 from holdfast.testing.interleaving import Interleaved, at_every_step, code_of
 
 
@@ -61,6 +67,23 @@ class FileSystemContract:
         """Store many files with the same bytes."""
         for uri in uris:
             self.put(uri, data)
+
+    # Copies
+
+    def test_copy_in_the_store_has_the_bytes_of_its_source(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        if not isinstance(file_system, CopyingFileSystem):
+            return
+        self.put(f"{directory}/x", b"some bytes")
+        for _ in range(2):
+            file_system.copy(f"{directory}/x", f"{directory}/y")
+        assert self.files(directory) == {"x": b"some bytes", "y": b"some bytes"}
+        file_system.delete([f"{directory}/x"])
+        assert self.files(directory) == {"y": b"some bytes"}
+        with pytest.raises(CheckpointNotFoundError):
+            file_system.copy(f"{directory}/x", f"{directory}/z")
+        assert self.files(directory) == {"y": b"some bytes"}
 
     # Directories
 
@@ -355,6 +378,16 @@ class FileSystemContract:
             assert stream.readinto(buffer) == 3  # type: ignore[attr-defined]  # raw streams have it
             assert buffer == b"012"
             assert stream.tell() == 3
+
+    def test_ranges_of_a_file_are_read_by_themselves(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        self.put(f"{directory}/x", b"0123456789")
+        ranged = RetryingFileSystem(file_system, RetryPolicy(deadline_s=0))
+        for start, end in [(0, 10), (3, 7), (8, 12), (10, 12)]:
+            assert ranged.read_range(f"{directory}/x", start, end) == b"0123456789"[start:end]
+        with pytest.raises(CheckpointNotFoundError):
+            ranged.read_range(f"{directory}/missing", 0, 1)
 
     def test_readers_of_one_file_do_not_meet(self, file_system: FileSystem, directory: str) -> None:
         self.put(f"{directory}/x", b"0123456789")

@@ -7,6 +7,9 @@ Users implement the classes of `functions`, and sinks; an `Operator` combines th
 from holdfast.spark.operators.combination import Combination, CombinedRouting, Grouping
 from holdfast.spark.operators.functions import (
     BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedFunction,
     KeyedProcessFunction,
     StatefulFunction,
 )
@@ -37,4 +40,12 @@ from holdfast.spark.operators.side_outputs import (
     main_output,
     side_columns,
     side_output,
+)
+from holdfast.spark.operators.two_inputs import (
+    FIRST,
+    SECOND,
+    TIME,
+    StreamInput,
+    rows_of_input,
+    union_inputs,
 )

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.functions import CheckpointedFunction, FunctionInitializationContext
-from holdfast.backends.keyed import TimerService
+from holdfast.backends.keyed import Keys, TimerService
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators.key_loop import KeyLoop, TimeDomain
 from holdfast.spark.operators.output_rows import OutputRows, Row
+from holdfast.spark.operators.two_inputs import FIRST, SECOND, rows_of_input
 
 # Classes of the main script are pickled by value. A dataclass marks fields without a default with this object;
 # with a copy of the object, all fields would seem to have a default.
@@ -74,22 +75,18 @@ class BroadcastProcessFunction(StatefulFunction):
         """
 
 
-class KeyedProcessFunction(StatefulFunction):
-    """An operator that is called once for each key of a micro-batch, and for each timer that is due.
+class KeyedFunction(StatefulFunction):
+    """The base of functions that are called for one key after the other, and for each timer that is due.
 
-    `open` gets the states; in `process_key` and `on_timer` they have the values of the current key. These two
-    methods return output rows, which are read before the next call: None for no rows, else tuples in
-    the order of the output's columns, mappings by name, or rows of Arrow. The output has the columns of the
-    input unless `stateful` was given another schema.
+    `open` gets the states; in calls for a key they have the values of that key. These calls return output rows, which
+    are read before the next call: None for no rows, else tuples in the order of the output's columns, mappings by name,
+    or rows of Arrow. The output has the columns of the input unless the operator was given another schema.
 
     A timer belongs to a key and a time: registered twice, it fires once. Timers need a `time_mode`: with
     `processing` there are timers of processing time, with `event` timers of both domains. They fire after the
     calls for all keys with rows: first timers of event time up to the watermark, then timers of processing
     time up to the time of the batch, both ascending. A timer that is registered while others fire waits for
     the next batch, even if it is due. A timer that is due fires, even if it is deleted in the meantime.
-
-    Source:
-        Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
     """
 
     _context: FunctionInitializationContext
@@ -99,21 +96,11 @@ class KeyedProcessFunction(StatefulFunction):
     def open(self, context: FunctionInitializationContext) -> None:
         """Get the states, from `context.keyed_state_store`; called before any data."""
 
-    @abstractmethod
-    def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[Row] | None:
-        """Process the rows of a key; called once for each key of the batch.
-
-        Args:
-            key: The key's values as a named tuple, even if it has one column. The order of keys is arbitrary,
-                but the same for the same rows.
-            rows: All rows of the key in this batch, in the order of arrival, with all columns of the input.
-        """
-
     def on_timer(self, key: Any, time_ms: int, domain: TimeDomain) -> Iterable[Row] | None:
         """Process a timer that fires; its key may have no rows in the batch, and no state.
 
         Args:
-            key: The key's values, as in `process_key`.
+            key: The key's values, as for rows.
             time_ms: The time of the timer, milliseconds since 1970.
             domain: `event` or `processing`.
         """
@@ -178,20 +165,23 @@ class KeyedProcessFunction(StatefulFunction):
         self._loop.end()
         yield from output.take()
 
+    @abstractmethod
+    def _key_results(
+        self, keys: Keys, parts: Sequence[pa.RecordBatch]
+    ) -> Iterator[Iterable[Row] | None]:
+        """Yield the results of the calls for the keys that have rows in the batch."""
+
     def _results(self, parts: Sequence[pa.RecordBatch]) -> Iterator[Iterable[Row] | None]:
-        """Yield the results of the calls: for each key with rows, then for each timer that fires."""
-        context, loop = self._context, self._loop
+        """Yield the results of all calls: for each key with rows, then for each timer that fires."""
+        context = self._context
         if parts:
             keys = context.keyed_state_store.keys(pa.Table.from_batches(parts))
-            bounds = np.append(keys.rows.starts, len(keys.rows.order))
-            rows_by_key = _rows_by_key(parts, keys.rows.order, bounds)
-            for key, rows in zip(loop.keys(keys), rows_by_key, strict=True):
-                yield self.process_key(key, rows)
+            yield from self._key_results(keys, parts)
         until_ms: dict[TimeDomain, int] = {
             "event": context.watermark,
             "processing": context.batch_time,
         }
-        for key, time_ms, domain in loop.timers(until_ms):
+        for key, time_ms, domain in self._loop.timers(until_ms):
             yield self.on_timer(key, time_ms, domain)
 
     def _service(self, domain: TimeDomain) -> TimerService:
@@ -202,6 +192,93 @@ class KeyedProcessFunction(StatefulFunction):
                 "batches run when they are due"
             )
         return service
+
+
+class KeyedProcessFunction(KeyedFunction):
+    """An operator that is called once for each key of a micro-batch, and for each timer that is due.
+
+    Source:
+        Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
+    """
+
+    @abstractmethod
+    def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[Row] | None:
+        """Process the rows of a key; called once for each key of the batch.
+
+        Args:
+            key: The key's values as a named tuple, even if it has one column. The order of keys is arbitrary,
+                but the same for the same rows.
+            rows: All rows of the key in this batch, in the order of arrival, with all columns of the input.
+        """
+
+    def _key_results(
+        self, keys: Keys, parts: Sequence[pa.RecordBatch]
+    ) -> Iterator[Iterable[Row] | None]:
+        bounds = np.append(keys.rows.starts, len(keys.rows.order))
+        rows_by_key = _rows_by_key(parts, keys.rows.order, bounds)
+        for key, rows in zip(self._loop.keys(keys), rows_by_key, strict=True):
+            yield self.process_key(key, rows)
+
+
+class KeyedBroadcastProcessFunction(KeyedProcessFunction, BroadcastProcessFunction):
+    """A `KeyedProcessFunction` with a second, small stream, whose rows all go to every subtask.
+
+    `process_broadcast` is called before the calls for keys. It can only use broadcast state.
+
+    Source:
+        Flink, KeyedBroadcastProcessFunction.
+    """
+
+
+class KeyedCoProcessFunction(KeyedFunction):
+    """An operator on two streams: called for each key of a micro-batch with the rows of each stream.
+
+    Of a key that has rows of both streams in a batch, those of the first are processed before those of the second.
+
+    Source:
+        Flink, KeyedCoProcessFunction.
+    """
+
+    @abstractmethod
+    def process_first(self, key: Any, rows: pa.RecordBatch) -> Iterable[Row] | None:
+        """Process the rows of a key in the first stream; called once for each key that has some in the batch.
+
+        Args:
+            key: The key's values as a named tuple, with the names that they have in the first stream. The order of keys
+                is arbitrary, but the same for the same rows.
+            rows: The rows of the key in this batch, in the order of arrival, with all columns of the stream.
+        """
+
+    @abstractmethod
+    def process_second(self, key: Any, rows: pa.RecordBatch) -> Iterable[Row] | None:
+        """Process the rows of a key in the second stream. Arguments are those of `process_first`."""
+
+    def _key_results(
+        self, keys: Keys, parts: Sequence[pa.RecordBatch]
+    ) -> Iterator[Iterable[Row] | None]:
+        first, second = (_InputRows.of(keys, parts, name) for name in (FIRST, SECOND))
+        for index, key in enumerate(self._loop.keys(keys)):
+            if first.counts[index]:
+                yield self.process_first(key, next(first.rows))
+            if second.counts[index]:
+                yield self.process_second(key, next(second.rows))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _InputRows:
+    """The rows of one of two streams: their number for each key, and the rows of each key that has some."""
+
+    counts: npt.NDArray[np.int64]
+    rows: Iterator[pa.RecordBatch]
+
+    @classmethod
+    def of(cls, keys: Keys, parts: Sequence[pa.RecordBatch], name: str) -> Self:
+        own = rows_of_input(parts, name)
+        codes = keys.codes[own.positions]
+        counts = np.bincount(codes, minlength=len(keys))
+        bounds = np.append(0, np.cumsum(counts[counts > 0]))
+        order = np.argsort(codes, kind="stable")
+        return cls(counts, _rows_by_key(own.parts, order, bounds) if len(order) else iter(()))
 
 
 def _rows_by_key(

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.operators.functions import (
     BroadcastProcessFunction,
-    KeyedProcessFunction,
+    KeyedFunction,
     StatefulFunction,
 )
 from holdfast.spark.operators.side_outputs import LATE
@@ -154,9 +154,9 @@ class Operator:
             raise InvalidRequestError(f"key must be names of columns, got {self.key!r}")
         if len(set(self.key)) < len(self.key):
             raise InvalidRequestError(f"key must name each column once, got {self.key!r}")
-        if isinstance(self.function, KeyedProcessFunction) and not self.key:
+        if isinstance(self.function, KeyedFunction) and not self.key:
             raise InvalidRequestError(
-                f"operator {self.uid!r} is a KeyedProcessFunction, which is called for each key; name the "
+                f"the function of operator {self.uid!r} is called for each key; name the "
                 "key's columns: stateful(..., key=...)"
             )
         if self.forward and self.key:

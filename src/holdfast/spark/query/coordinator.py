@@ -1,6 +1,7 @@
 """The checkpoint coordinator: begins, completes and aborts the checkpoint of each batch."""
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ _log = logging.getLogger(__name__)
 COMMIT_DEADLINE_S = 60.0
 ABORT_DEADLINE_S = 10.0
 
+LOOK_INTERVAL_S = 10.0
+"""Seconds after a look for the owner of the job within which the next batch begins without one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
@@ -59,12 +63,15 @@ class Retention:
 
     Attributes:
         num_retained: Number of completed checkpoints that are kept; `cleaner` deletes the others in the background.
-        sweep: Deletes the files that crashes have left; runs in the background once the job is claimed.
+        sweep: Deletes the files that crashes have left; runs in the background once the job is claimed, and again
+            after a checkpoint when `sweep_interval_s` has passed.
+        sweep_interval_s: Seconds between two sweeps of a run, at least.
     """
 
     num_retained: int
     cleaner: CheckpointsCleaner
     sweep: Callable[[], object] | None = None
+    sweep_interval_s: float = math.inf
 
 
 class CheckpointCoordinator:
@@ -91,6 +98,8 @@ class CheckpointCoordinator:
         self._owned: OwnedJob | None = None
         self._store = CompletedCheckpointStore(retention.num_retained, retention.cleaner)
         self._has_completed = False  # a checkpoint in this run
+        self._next_sweep_s = -math.inf
+        self._looked = (-math.inf, -math.inf)
         job.access.initialize_base_locations_for_checkpoint()
 
     @property
@@ -120,7 +129,7 @@ class CheckpointCoordinator:
             owned = self._take_over(batch_id, offsets_of)
         else:
             owned = self._owned
-            owned.ownership.check()
+            self._look_for_owner(owned.ownership)
         claimed_s = self._clock.monotonic_s()
         last = self.latest
         if was_completed(batch_id, last, job_id=self.job.job_id):
@@ -238,16 +247,31 @@ class CheckpointCoordinator:
             _log.warning("could not clean up after a checkpoint", exc_info=True)
         return is_certain
 
+    def _look_for_owner(self, ownership: JobOwnership) -> None:
+        """Look whether another driver has claimed the job, unless the look after the last commit was a moment ago.
+
+        Two clocks are compared: one stops while the machine is suspended, the other one can be set.
+        """
+        passed = [now - then for now, then in zip(_now(self._clock), self._looked, strict=True)]
+        if not all(0 <= seconds < LOOK_INTERVAL_S for seconds in passed):
+            ownership.check()
+
     def _take_over(self, batch_id: int, offsets_of: Callable[[int], str | None]) -> OwnedJob:
         owned = self.job.take_over(self._continuation, batch_id, offsets_of, self._clock)
         self._owned = owned
+        self._looked = _now(self._clock)
         self._store = CompletedCheckpointStore(
             self._retention.num_retained, self._retention.cleaner, owned.completed, owned.claims
         )
-        if self._retention.sweep is not None:
+        self._sweep_if_due()
+        return owned
+
+    def _sweep_if_due(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._retention.sweep is not None and now_s >= self._next_sweep_s:
+            self._next_sweep_s = now_s + self._retention.sweep_interval_s
             name = f"orphaned files of job {self.job.job_id}"
             self._retention.cleaner.run(self._retention.sweep, name)
-        return owned
 
     def _publish(
         self,
@@ -280,7 +304,13 @@ class CheckpointCoordinator:
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, owned.ownership)
         forget_failed_attempts(job_directory, attempts)
-        self._store.add(completed, subsume=not has_pinned_checkpoints(self.job.job_id))
+        self._looked = _now(self._clock)
+        self._store.add(
+            completed,
+            subsume=not has_pinned_checkpoints(self.job.job_id),
+            has_readers=owned.ownership.has_readers,
+        )
+        self._sweep_if_due()
         self._has_completed = True
         if self._log_format == "json":
             _log.info("%s", json_line(checkpoint_fields(completed, pending.batch_id)))
@@ -321,6 +351,10 @@ class CheckpointCoordinator:
         if location is None:
             return False
         return load_checkpoint(location).metadata.commit_token == pending.commit_token
+
+
+def _now(clock: Clock) -> tuple[float, float]:
+    return clock.monotonic_s(), clock.now_ms() / 1000
 
 
 def _without_work(stored: StoredOperator) -> StoredOperator:

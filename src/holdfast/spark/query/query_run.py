@@ -130,6 +130,7 @@ class QueryRun:
                 sweep=None
                 if settings.checkpoint_dir is None
                 else partial(_sweep, settings.checkpoint_dir, job_id, settings, metrics),
+                sweep_interval_s=settings.orphan_grace_s,  # what one spares, the next one deletes
             ),
             clock=clock,
             log_format=settings.metrics.log_format,

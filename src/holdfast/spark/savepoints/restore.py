@@ -133,7 +133,8 @@ def restore_savepoint(
         InvalidRequestError: The directory is not empty, or the query has run a batch since, or an
             argument can't be used.
         CheckpointNotFoundError: There is no such savepoint, or a file of it is gone.
-        CheckpointCorruptedError: A file of it is corrupt. Spark can't start the partly restored query.
+        CheckpointCorruptedError: A file of it is corrupt. Spark can't start the partly restored query. State that the
+            store copies by itself is verified when the query reads it.
         CheckpointConflictError: Another process has taken the job, or has begun the same restore, or changes files
             in the directory.
         StorageUnavailableError: Something could not be read or written; repeat the restore.

@@ -4,6 +4,7 @@
         <digest of job and operator>/
             <digest of a state file's handle>    a copy of a state file, as long as it is needed
             <name of a segment>                  a copy of a segment, written by `holdfast.backends.keyed`
+            <name of a segment>.partial          a sparse copy, which has some blocks of the segment
             <subtask>.<checkpoint id>            a list: the names of the files that the subtask needs
             ….inprogress                         a file in progress
 
@@ -20,8 +21,9 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Self, cast
@@ -49,9 +51,10 @@ _log = logging.getLogger(__name__)
 
 _DIRECTORY = "holdfast"
 _BLOCK_MANAGER = "blockmgr-"
-_FILE = re.compile(r"[0-9a-f]{32}")
+_FILE = re.compile(r"([0-9a-f]{32})(\.partial)?")
 _LIST = re.compile(r"[0-9]+\.[0-9]+")
 _CHUNK_BYTES = 8 << 20
+_STATUS_BLOCK_BYTES = 512
 
 _MAX_UNLISTED_S = 3600.0
 """A younger file may belong to a task that has not written its list yet."""
@@ -96,6 +99,59 @@ class OpenedStateHandle(FileStateHandle, frozen=True, kw_only=True):
 
     def open_input_stream(self) -> BinaryIO:
         return self.opener(FileStateHandle(self.uri, self.size, self.checksum))
+
+
+class FetchMeter:
+    """Counts reads of segments from storage. Several threads may share it.
+
+    Attributes:
+        bytes: Bytes that were read.
+        requests: Reads that were begun.
+        seconds: Time in which at least one read was in progress.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.bytes = self.requests = 0
+        self.seconds = 0.0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._in_progress = 0
+        self._since_s = 0.0
+
+    @contextmanager
+    def measure(self, size: int) -> Iterator[None]:
+        """Count a read of `size` bytes, which the block does."""
+        with self._lock:
+            self.requests += 1
+            if not self._in_progress:
+                self._since_s = self._clock.monotonic_s()
+            self._in_progress += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.bytes += size
+                self._in_progress -= 1
+                if not self._in_progress:
+                    self.seconds += self._clock.monotonic_s() - self._since_s
+
+
+class FetchedStateHandle(FileStateHandle, frozen=True, kw_only=True):
+    """A segment's handle inside of a task, which counts reads from storage; never stored."""
+
+    meter: FetchMeter
+
+    @classmethod
+    def of(cls, file: FileStateHandle, meter: FetchMeter) -> Self:
+        return cls(file.uri, file.size, file.checksum, meter=meter)
+
+    def open_input_stream(self) -> BinaryIO:
+        with self.meter.measure(self.size):
+            return FileStateHandle(self.uri, self.size, self.checksum).open_input_stream()
+
+    def read_range(self, start: int, end: int) -> memoryview:
+        with self.meter.measure(end - start):
+            return FileStateHandle(self.uri, self.size).read_range(start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,18 +233,23 @@ class LocalFiles:
         except OSError as error:
             _log.debug("segments are copied to local disk when they are needed: %s", error)
 
-    def finish(self, names: Collection[str]) -> None:
-        """Record the files of the restored and the written state; delete those of no subtask. Never raises."""
+    def finish(self, names: Collection[str]) -> int:
+        """Record the files of the restored and the written state; delete those of no subtask. Never raises.
+
+        Returns the bytes that more files may have.
+        """
         if not os.path.isdir(self.directory):
-            return  # all of them are in memory
+            return self.max_bytes  # all of them are in memory
         try:
             with replace_file(self._list) as in_progress, open(in_progress, "x") as file:
                 file.write("\n".join(sorted(names)))
             self._delete_unneeded()
-            self._make_room()
+            room_bytes = self._make_room()
             os.utime(self.root)  # otherwise other executors count this one as dead after a while
         except OSError as error:
             _log.warning("local copies of state can't be cleaned up: %s", error)
+            return 0
+        return room_bytes
 
     def _copy_and_open(self, handle: FileStateHandle) -> BinaryIO:
         """Open a state file without a copy, after copying it if that is possible."""
@@ -232,15 +293,16 @@ class LocalFiles:
                     needed |= _read_list(path)
         for path, status in files.items():
             name = os.path.basename(path)
-            is_unlisted = _FILE.fullmatch(name) is not None and name not in needed
+            copied = _copied_name(path)
+            is_unlisted = copied is not None and copied not in needed
             is_old = status.st_mtime < now_s - _MAX_UNLISTED_S
-            if (is_unlisted and name in dropped) or (
+            if (is_unlisted and copied in dropped) or (
                 is_old and (is_unlisted or name.endswith(IN_PROGRESS))
             ):
                 unlink(path)
 
-    def _make_room(self) -> None:
-        """Delete the least recently needed files of any operator until the others fit."""
+    def _make_room(self) -> int:
+        """Delete the least recently needed files of any operator until the others fit; return the bytes that are left."""
         copies: list[tuple[float, int, str]] = []
         with os.scandir(self.root) as entries:
             directories = [entry.path for entry in entries if entry.is_dir()]
@@ -252,16 +314,18 @@ class LocalFiles:
                     for name in _read_list(path):
                         needed_s[name] = max(status.st_mtime, needed_s.get(name, 0.0))
             for path, status in files.items():
-                name = os.path.basename(path)
-                if _FILE.fullmatch(name) and status.st_nlink == 1:
-                    when_s = needed_s.get(name, status.st_mtime)
-                    copies.append((when_s, status.st_size, path))
+                copied = _copied_name(path)
+                if copied is not None and status.st_nlink == 1:
+                    when_s = needed_s.get(copied, status.st_mtime)
+                    size = min(status.st_size, status.st_blocks * _STATUS_BLOCK_BYTES)
+                    copies.append((when_s, size, path))
         used_bytes = sum(size for _, size, _ in copies)
         for _, size, path in sorted(copies):
             if used_bytes <= self.max_bytes:
                 break
             unlink(path)
             used_bytes -= size
+        return self.max_bytes - used_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +373,12 @@ def _map(path: str) -> mmap.mmap | bytes:
             else:
                 return mapped
         return file.read()
+
+
+def _copied_name(path: str) -> str | None:
+    """Return the name of the file that a file is a copy of, perhaps of a part; None if it is not a copy."""
+    match = _FILE.fullmatch(os.path.basename(path))
+    return match[1] if match else None
 
 
 def _read_list(path: str) -> set[str]:

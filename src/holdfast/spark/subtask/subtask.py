@@ -320,6 +320,9 @@ class SubtaskRunner:
             restored_from=local.source,
             rows_late=rows.late + function.late_rows,
             backend_metrics=backend_metrics,
+            fetched_bytes=local.fetches.bytes,
+            fetch_requests=local.fetches.requests,
+            fetch_ms=1000 * local.fetches.seconds,
         )
         state = msgspec.structs.replace(result.state, statistics=statistics)
         calls = store_calls_of_process() - calls_before

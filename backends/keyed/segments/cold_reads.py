@@ -1,0 +1,272 @@
+"""Reads of rows that are only partly on this host: the missing blocks of all slices are planned, and fetched together.
+
+    round 1   trailers of the segments that may have the rows
+    round 2   entries of directories, and bytes of filters, for the ranges of sort keys; small sections
+    round 3   sort keys and columns of fixed width, at the places that round 2 leads to; offsets of texts
+    round 4   texts of the rows whose sort key is in a range; validity and offsets of their nullable and nested columns
+    others    values of nested columns, a round for each level
+
+A round is one set of parallel requests. The rows are copied to memory, and replace the slice in the search, which
+therefore never reads a byte that was not fetched.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.keyed.columns import (
+    Column,
+    Rows,
+    concatenate,
+    from_arrow,
+    positions_between,
+    take,
+)
+from holdfast.backends.keyed.segments.partial_segment import (
+    Blocks,
+    PartialSegment,
+    prefetch,
+)
+from holdfast.backends.keyed.segments.rows import OpenSlice, SectionRows
+from holdfast.backends.keyed.segments.section import HEAD_BYTES
+from holdfast.backends.keyed.segments.trailer import (
+    ARROW_KIND,
+    FIXED_KINDS,
+    TEXT_KINDS,
+    ColumnPlace,
+    DirectoryPlace,
+    FilterPlace,
+)
+from holdfast.backends.keyed.table import SortKeys
+from holdfast.errors import CheckpointCorruptedError
+
+_SORT_KEY = pa.field("hi", pa.uint64(), nullable=False)
+
+_ENTRY_BYTES = 4
+_MAX_TEXT_BYTES = (1 << 31) - 1
+
+
+class ColdSlice:
+    """The rows of a slice of a partial segment in ranges of sort keys.
+
+    Args:
+        slice_: The slice, whose source is a section of a partial segment.
+        first: First sort key of each range, ascending.
+        last: Last sort key of each range; not before the first one.
+        use_filter: Whether the ranges are single sort keys, and most are expected to be absent.
+    """
+
+    def __init__(
+        self, slice_: OpenSlice, first: SortKeys, last: SortKeys, *, use_filter: bool
+    ) -> None:
+        assert isinstance(slice_.source, SectionRows)
+        self._slice = slice_
+        self._source = slice_.source
+        self._section = slice_.source.section
+        segment = self._section.segment
+        assert isinstance(segment, PartialSegment)
+        self._segment = segment
+        place = self._section.place
+        self._directory: DirectoryPlace | None = place.directory
+        # Without a directory all sort keys are read, so that the filter is of no use.
+        self._filter: FilterPlace | None = (
+            place.filter if use_filter and place.directory is not None else None
+        )
+        self._is_small = place.place[1] <= segment.policy.small_bytes
+        first = np.maximum(first, np.uint64(slice_.first))
+        last = np.minimum(last, np.uint64(slice_.end - 1))
+        self._first, self._last = first[first <= last], last[first <= last]
+        self._rows: Rows = np.empty(0, np.int64)
+        self._nested = [f for f in self._source.fields if self._place(f).kind == ARROW_KIND]
+        self._columns: dict[str, Column] = {}
+
+    def index_blocks(self) -> tuple[PartialSegment, Blocks]:
+        """Return the blocks of round 2."""
+        parts: list[Blocks] = []
+        if self._is_small:
+            parts.append(self._blocks_of(self._section.place.place))
+        if self._directory is not None:
+            at = self._directory.place[0] + _ENTRY_BYTES * np.concatenate(self._buckets())
+            parts.append(self._segment.blocks_at(at, at + _ENTRY_BYTES))
+        elif not self._is_small:
+            parts += map(self._blocks_of, self._place(_SORT_KEY).buffers)
+        if self._nested and not self._is_small:
+            start, length = self._section.place.place
+            head = min(HEAD_BYTES, length)
+            parts.append(self._blocks_of((start, head)))
+            parts.append(self._blocks_of((start + length - head, head)))
+        if self._filter is not None:
+            _, byte = self._places_in_filter(self._filter)
+            at = self._filter.place[0] + byte
+            parts.append(self._segment.blocks_at(at, at + 1))
+        return self._segment, np.concatenate(parts)
+
+    def find_rows(self) -> None:
+        """Find the rows that may be in the ranges."""
+        if self._filter is not None:
+            inside, byte = self._places_in_filter(self._filter)
+            bits = self._array(self._filter.place[0], self._filter.place[1], np.uint8).take(byte)
+            prefixes = (self._first[inside] >> np.uint64(self._filter.shift)).astype(np.uint8)
+            passed = inside[(bits >> (prefixes & np.uint8(7)) & np.uint8(1)).nonzero()[0]]
+            self._first, self._last = self._first[passed], self._last[passed]
+        if self._directory is not None:
+            offset, length = self._directory.place
+            starts = self._array(offset, length // _ENTRY_BYTES, np.dtype("<u4"))
+            low, high = (starts.take(buckets).astype(np.int64) for buckets in self._buckets())
+            self._rows = np.unique(positions_between(low, high))
+        else:
+            self._rows = np.arange(self._section.rows)
+            self._drop_other_rows()
+
+    def fixed_blocks(self) -> tuple[PartialSegment, Blocks]:
+        """Return the blocks of round 3."""
+        if not len(self._rows) or self._is_small:
+            return self._segment, np.empty(0, np.int64)
+        parts = []
+        for place in map(self._place, (_SORT_KEY, *self._source.fields)):
+            if place.kind == ARROW_KIND:
+                continue
+            width, extra = _width(place), int(place.kind in TEXT_KINDS)
+            at = place.buffers[0][0] + self._rows * width
+            parts.append(self._segment.blocks_at(at, at + (1 + extra) * width))
+        return self._segment, np.concatenate(parts)
+
+    def text_blocks(self) -> tuple[PartialSegment, Blocks]:
+        """Return the blocks of round 4."""
+        self._drop_other_rows()
+        parts = [np.empty(0, np.int64)]
+        for field in self._source.fields:
+            place = self._place(field)
+            if place.kind in TEXT_KINDS and len(self._rows) and not self._is_small:
+                starts, ends = self._text_bounds(place)
+                has_bytes = ends > starts
+                at = place.buffers[1][0]
+                parts.append(self._segment.blocks_at(at + starts[has_bytes], at + ends[has_bytes]))
+        return self._segment, np.concatenate(parts)
+
+    def nested_blocks(self) -> tuple[PartialSegment, Blocks]:
+        """Return the blocks that nullable and nested columns still miss; after fetching them, those of the next level."""
+        with self._segment.without_requests() as missing:
+            try:
+                self._columns = {field.name: self._read_nested(field) for field in self._nested}
+            except CheckpointCorruptedError:
+                if not missing:
+                    raise
+        if missing:
+            self._section.forget_batch()
+        return self._segment, np.concatenate([*missing, np.empty(0, np.int64)])
+
+    def _read_nested(self, field: pa.Field) -> Column:
+        edges = np.flatnonzero(np.diff(self._rows, prepend=-2, append=1 << 62) != 1)
+        firsts, lasts = self._rows[edges[:-1]].tolist(), self._rows[edges[1:] - 1].tolist()
+        pieces = [
+            self._section.column_between(field.name, field.type, first, last + 1)
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
+        return concatenate(pieces or [from_arrow(pa.array([], field.type))], field.type)
+
+    def load(self) -> OpenSlice:
+        """Return the slice with these rows in memory, once all rounds have ended."""
+        rows = self._source.build_rows(self._sort_keys(), self._read)
+        return OpenSlice(rows, self._slice.first, self._slice.end, self._slice.deleted_up_to_ms)
+
+    def _buckets(self) -> tuple[Rows, Rows]:
+        """Return the first bucket of each range, and the end; both are places of entries in the directory."""
+        assert self._directory is not None
+        end = self._directory.place[1] // _ENTRY_BYTES - 1
+        first, shift = np.uint64(self._directory.first), np.uint64(self._directory.shift)
+        inside = self._last >= first
+        low = (np.maximum(self._first[inside], first) - first) >> shift
+        high = ((self._last[inside] - first) >> shift) + np.uint64(1)
+        edge = np.uint64(end)
+        return np.minimum(low, edge).astype(np.int64), np.minimum(high, edge).astype(np.int64)
+
+    def _places_in_filter(self, place: FilterPlace) -> tuple[Rows, Rows]:
+        """Return the ranges, which are single sort keys, whose prefix the filter has, and the byte of each in it."""
+        byte = (self._first >> np.uint64(place.shift + 3)).astype(np.int64) - place.first_byte
+        inside = ((byte >= 0) & (byte < place.place[1])).nonzero()[0]
+        return inside, byte[inside]
+
+    def _drop_other_rows(self) -> None:
+        """Drop the rows whose sort key is in no range."""
+        if not len(self._rows):
+            return
+        sort_keys = self._sort_keys()
+        at = self._first.searchsorted(sort_keys, "right") - 1
+        if not len(self._first):
+            self._rows = self._rows[:0]
+            return
+        self._rows = self._rows[(at >= 0) & (sort_keys <= self._last.take(np.maximum(at, 0)))]
+
+    def _sort_keys(self) -> SortKeys:
+        place = self._place(_SORT_KEY)
+        return self._array(place.buffers[0][0], self._section.rows, np.dtype("<u8")).take(
+            self._rows
+        )
+
+    def _read(self, field: pa.Field) -> Column:
+        """Return a column of the rows."""
+        place = self._place(field)
+        if place.kind in FIXED_KINDS:
+            at = place.buffers[0][0]
+            return self._array(at, self._section.rows, np.dtype(place.kind)).take(self._rows)
+        if place.kind == ARROW_KIND:
+            return self._columns[field.name]
+        starts, ends = self._text_bounds(place)
+        offsets = np.zeros(len(starts) + 1, np.int64)
+        np.cumsum(ends - starts, out=offsets[1:])
+        if offsets[-1] > _MAX_TEXT_BYTES and _width(place) == 4:
+            return take(self._section.column(field.name, field.type), self._rows)
+        view = memoryview(self._segment.buffer)[place.buffers[1][0] :]
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        text = b"".join([view[start:end] for start, end in pairs])
+        buffers = [None, pa.py_buffer(offsets.astype(f"<i{_width(place)}")), pa.py_buffer(text)]
+        return pa.Array.from_buffers(field.type, len(starts), buffers)
+
+    def _text_bounds(self, place: ColumnPlace) -> tuple[Rows, Rows]:
+        (at, _), (_, length) = place.buffers
+        offsets = self._array(at, self._section.rows + 1, np.dtype(f"<i{_width(place)}"))
+        starts = offsets.take(self._rows).astype(np.int64)
+        ends = offsets.take(self._rows + 1).astype(np.int64)
+        if ((starts < 0) | (ends < starts) | (ends > length)).any():
+            message = f"offsets of column {place.name!r} are not ascending"
+            raise self._segment.corrupted_error(message)
+        return starts, ends
+
+    def _array(self, offset: int, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return numbers of the segment. Only fetched ones may be read."""
+        return np.frombuffer(self._segment.buffer, dtype, count, offset)
+
+    def _blocks_of(self, place: tuple[int, int]) -> Blocks:
+        return self._segment.blocks_between(place[0], place[0] + place[1])
+
+    def _place(self, field: pa.Field) -> ColumnPlace:
+        return self._section.column_place(field.name, field.type)
+
+
+def fetch_rows(slices: Sequence[ColdSlice]) -> list[OpenSlice]:
+    """Fetch the rows of slices in three rounds, after that of the trailers, or more if columns are nested.
+
+    Returns them in memory.
+
+    Raises as `PartialSegment`.
+    """
+    prefetch(slice_.index_blocks() for slice_ in slices)
+    for slice_ in slices:
+        slice_.find_rows()
+    prefetch(slice_.fixed_blocks() for slice_ in slices)
+    wanted = [slice_.text_blocks() for slice_ in slices]
+    while wanted:
+        wanted += [slice_.nested_blocks() for slice_ in slices]
+        wanted = [(segment, blocks) for segment, blocks in wanted if len(blocks)]
+        prefetch(wanted)
+        wanted = [] if not wanted else [slice_.nested_blocks() for slice_ in slices]
+    return [slice_.load() for slice_ in slices]
+
+
+def _width(place: ColumnPlace) -> int:
+    width = TEXT_KINDS.get(place.kind)
+    return np.dtype(place.kind).itemsize if width is None else width
