@@ -419,7 +419,7 @@ def _first_timer(slices: Sequence[OpenSlice], groups: SortKeys, low: int) -> int
 
 def _begins(slice_: OpenSlice, groups: SortKeys, low: int) -> SortKeys:
     """Return the first sort key of each key group that a timer of the slice, not before `low`, may have."""
-    begins = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
+    begins: SortKeys = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
     if slice_.deleted_up_to_ms != MIN_TIME_MS:
         begins = advance_to_time(begins, slice_.deleted_up_to_ms)
     return begins
