@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from contracts.patience import wait_until
 from jobs.keyed import totals_job, totals_rows
 
 from holdfast.backends.keyed import BackendName
@@ -36,6 +37,7 @@ class Host:
         self.max_bytes = max_bytes
         self.duplicate_files = True
         self.worker_bytes = 0
+        self.prefetch = False
         self.backend: BackendName = "columnar"
         self.start()
         self.rounds = 0
@@ -49,6 +51,7 @@ class Host:
                 local_bytes=self.max_bytes,
                 duplicate_files=self.duplicate_files,
                 worker_bytes=self.worker_bytes,
+                prefetch=self.prefetch,
                 backend=self.backend,
             ),
         )
@@ -100,6 +103,36 @@ def test_missing_segment_is_fetched_once_per_host(host: Host) -> None:
     host.start(parallelism=3)
     host.run()
     assert host.job.sources == {"local"}  # all three share what two have left
+
+
+def test_fetched_bytes_and_requests_are_in_the_statistics(host: Host) -> None:
+    host.run()
+    sizes = [path.stat().st_size for path in host.copies()]
+    for path in host.copies():
+        path.unlink()
+    fetched = []
+    for _ in range(2):
+        host.run()
+        subtasks = host.job.latest.metadata.operators["operator"].subtasks.values()
+        statistics = [subtask.statistics for subtask in subtasks if subtask.statistics]
+        fetched.append((
+            sum(each.fetched_bytes for each in statistics),
+            sum(each.fetch_requests for each in statistics),
+        ))  # fmt: skip
+    assert fetched == [(sum(sizes), len(sizes)), (0, 0)]
+
+
+def test_copies_are_completed_after_a_batch(host: Host) -> None:
+    host.prefetch = True
+    host.start()
+    host.run()
+    unneeded = {path.name for path in host.copies()}
+    for path in host.copies():
+        path.unlink()
+    host.run(range(1))
+    needed = unneeded & host.names()
+    assert needed
+    wait_until(lambda: needed <= {path.name for path in host.copies()}, "copies stay partial")
 
 
 @pytest.mark.parametrize("duplicate_files", [False, True])

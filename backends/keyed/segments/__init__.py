@@ -26,6 +26,7 @@ the bytes; each calls those below it:
     rows              rows in memory or of a section, and the ranges of them that are merged
     manifest          tables, runs, slices and stored specifications
     block_cache       verified blocks of stored segments, for several reads
+    completion        completes local copies between batches
     partial_segment   a segment in storage, and the blocks of it that the host has
     sparse_bytes      bytes that arrive out of order, in a sparse file or in memory
     segment           a segment in memory, in a mapped file, or in storage
@@ -47,6 +48,7 @@ from holdfast.backends.keyed.segments.checkpoint_files import (
 )
 from holdfast.backends.keyed.segments.columnar_tables import ColumnarStateTables
 from holdfast.backends.keyed.segments.compaction import MergePolicy
+from holdfast.backends.keyed.segments.completion import Completion, MissingCopy
 from holdfast.backends.keyed.segments.manifest import (
     ROCKSDB_MAGIC,
     RocksDBManifestError,
@@ -73,9 +75,11 @@ __all__ = [
     "ROCKSDB_MAGIC",
     "BlockCache",
     "ColumnarStateTables",
+    "Completion",
     "ConfirmedFiles",
     "FetchPolicy",
     "MergePolicy",
+    "MissingCopy",
     "RestoredTable",
     "RocksDBManifestError",
     "SortedRows",

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,6 +104,7 @@ class PartialSegment:
         self._bytes = SparseBytes(path, handle.size)
         self._sections: dict[int, Section] = {}
         self._lock = threading.Lock()
+        self._unread: list[Blocks] | None = None
         self._trailer, self._end = self._local_trailer() or (Trailer((), 1, b""), 0)
         self._is_verified = np.zeros(len(self._trailer.blocks) // 4, np.bool_)
         if not self._end:
@@ -121,6 +123,15 @@ class PartialSegment:
     def buffer(self) -> pa.Buffer:
         """All bytes. Only blocks that were fetched by `prefetch` may be read."""
         return self._bytes.buffer
+
+    @property
+    def is_on_disk(self) -> bool:
+        """False if the blocks are in memory, because there is no directory or the disk is full."""
+        return self._bytes.path is not None
+
+    def lock(self) -> bool:
+        """Lock the sparse file as long as this segment exists; return False if that is not possible."""
+        return self._bytes.lock()
 
     @property
     def is_complete(self) -> bool:
@@ -149,9 +160,25 @@ class PartialSegment:
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         """Return bytes; fetch and verify those that are missing."""
-        if length:
-            prefetch([(self, self.blocks_between(offset, offset + length))])
+        if not length:
+            return self.buffer.slice(offset, 0)
+        blocks = self.blocks_between(offset, offset + length)
+        if self._unread is None:
+            prefetch([(self, blocks)])
+        elif len(missing := self._missing(blocks)):
+            self._unread.append(missing)
+            return pa.py_buffer(bytes(length))
         return self.buffer.slice(offset, length)
+
+    @contextmanager
+    def without_requests(self) -> Iterator[list[Blocks]]:
+        """Yield a list of the blocks that reads in the block miss; such a read returns zeros instead of fetching them."""
+        unread: list[Blocks] = []
+        self._unread = unread
+        try:
+            yield unread
+        finally:
+            self._unread = None
 
     def write_to(self, stream: CheckpointStateOutputStream) -> None:
         """Write all bytes, verified, to a stream."""
@@ -167,6 +194,10 @@ class PartialSegment:
 
     def corrupted_error(self, message: str) -> CheckpointCorruptedError:
         return CheckpointCorruptedError(f"segment {self.name}: {message}", self._handle.uri)
+
+    @property
+    def block_bytes(self) -> int:
+        return self._trailer.block_bytes
 
     @property
     def all_blocks(self) -> Blocks:
@@ -289,6 +320,10 @@ class _Request(NamedTuple):
     segment: PartialSegment
     first: int
     end: int
+
+    @property
+    def size(self) -> int:
+        return (self.end - self.first) * self.segment.block_bytes
 
     def send(self) -> None:
         self.segment.fetch(self.first, self.end)

@@ -20,7 +20,7 @@ from pyarrow import types
 
 from holdfast.backends.arrow import check_blocks, check_memory
 from holdfast.backends.keyed.columns import Column, cut, from_arrow
-from holdfast.backends.keyed.segments.side_tables import Directory, Filter
+from holdfast.backends.keyed.segments.side_tables import Directory, Filter, Samples
 from holdfast.backends.keyed.segments.trailer import (
     ARROW_KIND,
     TEXT_KINDS,
@@ -38,7 +38,9 @@ _MIN_ADVISED_ROWS = 16384
 _ROWS_PER_PAGE_READ = 8192
 """Reading this many rows in sequence takes as long as reading one of them from a page at a random place."""
 
-_HEAD_BYTES: Final = 1 << 16
+HEAD_BYTES: Final = 1 << 16
+"""Bytes at both ends of a section that usually have the places of all columns."""
+
 _PREFIX: Final = 8
 """Bytes before the file's content and before each message: a marker, and before messages their length."""
 
@@ -70,6 +72,7 @@ class Section:
         self._batch: pa.RecordBatch | None = None
         self._partial: PartialBatch | None = None
         self._directory: Directory | None = None
+        self._samples: Samples | None = None
         self._filter: Filter | None = None
         self.rows = place.rows
 
@@ -108,6 +111,15 @@ class Section:
         return self._directory
 
     @property
+    def samples(self) -> Samples | None:
+        """Some of the sort keys; None if the section has a directory, or few rows."""
+        place = self._place.samples
+        if self._samples is None and place is not None:
+            sort_keys = np.frombuffer(self._segment.read(*place.place), "<u8")
+            self._samples = Samples(sort_keys, place.step)
+        return self._samples
+
+    @property
     def filter(self) -> Filter | None:
         """The prefixes that occur; None if the section has no filter."""
         place = self._place.filter
@@ -131,12 +143,16 @@ class Section:
     def keys_between(self, first: int, end: int) -> tuple[int, SortKeys]:
         """Return the position of the first row with `first` <= sort key < `end`, and the sort keys of all such rows.
 
-        With a directory few others are read.
+        With a directory or samples few others are read.
         """
         low, high = self._rows_near(first, end)
         keys = cast("SortKeys", self.column_between("hi", pa.uint64(), low, high))
         start, stop = np.searchsorted(keys, np.array([first, end], np.uint64)).tolist()
         return low + start, keys[start:stop]
+
+    def forget_batch(self) -> None:
+        """Read the places of columns again, which may have been read before all blocks of them were fetched."""
+        self._batch = self._partial = None
 
     def column_place(self, name: str, type: pa.DataType) -> ColumnPlace:
         """Return the place of a column. Raises `CheckpointCorruptedError` if it is missing or has another type."""
@@ -186,7 +202,14 @@ class Section:
         """Return bounds of the rows with a sort key in the range."""
         place = self._place.directory
         if place is None:
-            return 0, self.rows
+            samples = self.samples
+            if samples is None:
+                return 0, self.rows
+            steps = samples.steps_between(
+                np.array([first], np.uint64), np.array([end - 1], np.uint64)
+            )
+            low, high = (min(int(step[0]) * samples.step, self.rows) for step in steps)
+            return low, max(low, high)
         offset, length = place.place
         last = length // 4 - 1  # the end of the last prefix
 
@@ -271,7 +294,7 @@ class PartialBatch:
         self._read = read
         self._memory = memoryview(mmap.mmap(-1, length))
         self._buffer = pa.py_buffer(self._memory)
-        end = min(length, _HEAD_BYTES)
+        end = min(length, HEAD_BYTES)
         self._fetch(0, end)
         at = _PREFIX
         for _ in range(2):  # the schema, and the message of the batch
@@ -281,7 +304,7 @@ class PartialBatch:
             if end < at + _PREFIX:
                 self._fetch(end, min(length, at + _PREFIX) - end)
                 end = at + _PREFIX
-        self._fetch(max(0, length - _HEAD_BYTES), min(length, _HEAD_BYTES))
+        self._fetch(max(0, length - HEAD_BYTES), min(length, HEAD_BYTES))
         check_blocks(self._buffer, 0)  # segments are not compressed
         with pa.ipc.open_file(self._buffer) as reader:
             if reader.num_record_batches != 1:

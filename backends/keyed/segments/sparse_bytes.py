@@ -1,6 +1,7 @@
 """Bytes of a file that arrive out of order: at their places in a sparse file, or in memory."""
 
 import errno
+import fcntl
 import logging
 import mmap
 import os
@@ -100,6 +101,16 @@ class SparseBytes:
                 end = os.lseek(self._file, start, _SEEK_HOLE)
                 ranges.append((start, end))
         return ranges
+
+    def lock(self) -> bool:
+        """Lock the file as long as this object exists; return False if it is locked elsewhere or in memory."""
+        if self.path is None:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def complete(self) -> None:
         """Rename the file, which has all bytes, to its final name."""

@@ -23,7 +23,10 @@ _STATES = {
 
 _SHOWN_ROWS, _MAX_ROWS = 8, 500
 
-_COUNTS = ("rows_in", "rows_late", "rows_out", "restore_ms", "process_ms", "sync_ms", "async_ms")
+_COUNTS = (
+    *("rows_in", "rows_late", "rows_out", "fetched_bytes"),
+    *("restore_ms", "process_ms", "sync_ms", "async_ms"),
+)
 
 _SHARED_COLUMNS = ("stored_bytes", "rows_in", "rows_late", "rows_out", "process_ms", "snapshot_ms")
 """Columns of subtasks that show each value's share of the maximum."""

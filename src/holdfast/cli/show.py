@@ -49,8 +49,11 @@ from holdfast.spark_progress import (
 if TYPE_CHECKING:
     from holdfast.backends.inspection import ShownColumn, StoredState
 
-_MILLISECONDS = ("restore_ms", "process_ms", "sync_ms", "async_ms")
-_MEASURES = ("rows_in", "rows_out", "rows_late", "state_bytes", *_MILLISECONDS)
+_MEASURES = (
+    *("rows_in", "rows_out", "rows_late", "state_bytes"),
+    *("restore_ms", "process_ms", "sync_ms", "async_ms"),
+)
+_FETCH_MEASURES = ("fetched_bytes", "fetch_requests", "fetch_ms")
 
 
 @command(
@@ -268,19 +271,21 @@ def _print_statistics(all_subtasks: list[dict[str, Any]], *, subtasks: bool) -> 
     if not recorded:
         return
     print_line()
+    has_fetched = any(subtask["fetch_requests"] for subtask in recorded)
+    measures = (*_MEASURES, *(_FETCH_MEASURES if has_fetched else ()))
     if subtasks:
         rows = [
             {
                 "subtask": str(subtask["subtask"]),
-                **{_title(name): _measure(name, subtask[name]) for name in _MEASURES},
+                **{_title(name): _measure(name, subtask[name]) for name in measures},
                 "restored from": subtask["restored_from"] or "-",
             }
             for subtask in recorded
         ]
-        print_table(rows, right=("subtask", *map(_title, _MEASURES)))
+        print_table(rows, right=("subtask", *map(_title, measures)))
         return
     rows = []
-    for name in _MEASURES:
+    for name in measures:
         values = [subtask[name] for subtask in recorded]
         largest = max(recorded, key=lambda subtask: subtask[name])
         rows.append(
@@ -300,6 +305,6 @@ def _title(name: str) -> str:
 
 
 def _measure(name: str, value: float) -> str:
-    if name in _MILLISECONDS:
+    if name.endswith("_ms"):
         return ms_text(value)
-    return bytes_text(value) if name == "state_bytes" else f"{value:.0f}"
+    return bytes_text(value) if name.endswith("_bytes") else f"{value:.0f}"

@@ -34,6 +34,9 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
         async_ms: Time of the asynchronous part, milliseconds.
         restored_from: Place of the restored state: `worker`, `local`, `storage`, or empty.
         backend_metrics: Metrics of the backend of keyed state, by the backend's names.
+        fetched_bytes: Bytes of segments that were read from storage.
+        fetch_requests: Requests for these bytes.
+        fetch_ms: Time in which at least one of these requests was in progress, milliseconds.
     """
 
     subtask: int
@@ -48,6 +51,9 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
     async_ms: float | None = None
     restored_from: str = ""
     backend_metrics: dict[str, int] = {}
+    fetched_bytes: int | None = None
+    fetch_requests: int | None = None
+    fetch_ms: float | None = None
 
     @classmethod
     def of(cls, subtask: int, state: StoredSubtask) -> Self:
@@ -214,6 +220,9 @@ def subtasks(pointer: str | PathLike[str]) -> "pa.Table":
             **dict.fromkeys(("restore_ms", "process_ms", "sync_ms", "async_ms"), pa.float64()),
             "restored_from": pa.string(),
             "rows_late": pa.int64(),
+            "fetched_bytes": pa.int64(),
+            "fetch_requests": pa.int64(),
+            "fetch_ms": pa.float64(),
         }
     )
     checkpoint = CheckpointView.of(find_checkpoint(pointer))

@@ -186,6 +186,27 @@ RESTORED_BYTES = Metric(
     "memory of the `worker`, `local` copies, `storage`; `metadata` if there were no files.",
     (JOB, OPERATOR, "from"),
 )
+FETCHED_BYTES = Metric(
+    "holdfast_fetched_bytes_total",
+    "counter",
+    "By",
+    "Bytes of segments of keyed state that subtasks read from storage, because their host had no copies.",
+    _BY_OPERATOR,
+)
+FETCH_REQUESTS = Metric(
+    "holdfast_fetch_requests_total",
+    "counter",
+    "request",
+    "Requests of subtasks for segments of keyed state in storage.",
+    _BY_OPERATOR,
+)
+FETCH_DURATION = Metric(
+    "holdfast_fetch_duration_seconds",
+    "histogram",
+    "s",
+    "Time of a subtask in which requests for segments were in progress; only of subtasks that fetched some.",
+    _BY_OPERATOR,
+)
 PARALLELISM = Metric(
     "holdfast_operator_parallelism", "gauge", "subtask", "Number of subtasks.", _BY_OPERATOR
 )

@@ -100,9 +100,14 @@ def _report_samples(
 ) -> Iterator[Sample]:
     """Return the samples of the subtasks that ran."""
     for report in reports:
-        if report.state.statistics is not None:
-            for phase, seconds in phases_s(report.state.statistics).items():
+        statistics = report.state.statistics
+        if statistics is not None:
+            for phase, seconds in phases_s(statistics).items():
                 yield Sample(_DURATIONS[phase], labels, seconds)
+            if statistics.fetch_requests:
+                yield Sample(d.FETCHED_BYTES, labels, statistics.fetched_bytes)
+                yield Sample(d.FETCH_REQUESTS, labels, statistics.fetch_requests)
+                yield Sample(d.FETCH_DURATION, labels, statistics.fetch_ms / 1000)
         yield from call_samples(labels[0], "subtask", report.store_calls, report.store_retries)
     if reports:
         yield Sample(d.WORKER_MEMORY, labels, max(each.worker_bytes for each in reports) or None)

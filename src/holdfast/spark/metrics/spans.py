@@ -156,6 +156,7 @@ def _subtask_span(uid: str, report: Acknowledgement, statistics: SubtaskStatisti
         "rowsOut": statistics.rows_out,
         "checkpointedSize": statistics.state_bytes,
         "restoredFrom": statistics.restored_from,
+        "fetchedBytes": statistics.fetched_bytes,
     }
     for prefix, numbers in (
         ("storeCalls", report.store_calls),

@@ -58,6 +58,7 @@ class StateSettings:
         local_bytes: Maximum size of the files in an executor's directory.
         duplicate_files: Whether state files are among them, and not only segments of keyed state.
         worker_bytes: Maximum memory of states that stay in one Python worker.
+        prefetch: Whether workers complete local copies of segments between batches.
         backend: The backend of keyed state.
         backends: The backends of operators that have another one: uid and backend of each.
         rocksdb: Memory, files and threads of RocksDB.
@@ -66,6 +67,7 @@ class StateSettings:
     local_bytes: int = 0
     duplicate_files: bool = False
     worker_bytes: int = 0
+    prefetch: bool = False
     backend: BackendName = "columnar"
     backends: tuple[tuple[str, BackendName], ...] = ()
     rocksdb: RocksDBSettings = RocksDBSettings()  # noqa: RUF009  # it is frozen
@@ -223,6 +225,13 @@ class Settings:
         "Approximate maximum size of these copies in an executor's directory. The oldest are deleted.",
         default=8 << 30,
     )
+    prefetch: bool = _declare(
+        "state.prefetch",
+        BOOLEAN,
+        "Whether Python workers fetch the blocks of keyed state that their host lacks while they wait for the next "
+        "batch. Otherwise only the blocks that a batch needs are fetched. Copies stay below their maximum size.",
+        default=True,
+    )
     worker_memory: int = _declare(
         "state.worker-memory",
         size(),
@@ -258,6 +267,7 @@ class Settings:
             local_bytes=self.local_recovery_bytes if is_enabled else 0,
             duplicate_files=self.local_recovery == "true" or not is_local,
             worker_bytes=self.worker_memory,
+            prefetch=self.prefetch,
             backend=self.state_backend.backend,
             backends=self.state_backend.by_operator,
             rocksdb=self.rocksdb,

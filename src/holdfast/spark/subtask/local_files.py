@@ -21,8 +21,9 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Self, cast
@@ -100,22 +101,57 @@ class OpenedStateHandle(FileStateHandle, frozen=True, kw_only=True):
         return self.opener(FileStateHandle(self.uri, self.size, self.checksum))
 
 
-class FetchedStateHandle(FileStateHandle, frozen=True, kw_only=True):
-    """A segment's handle inside of a task, which reports reads from storage; never stored."""
+class FetchMeter:
+    """Counts reads of segments from storage. Several threads may share it.
 
-    on_read: Callable[[], object]
+    Attributes:
+        bytes: Bytes that were read.
+        requests: Reads that were begun.
+        seconds: Time in which at least one read was in progress.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.bytes = self.requests = 0
+        self.seconds = 0.0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._in_progress = 0
+        self._since_s = 0.0
+
+    @contextmanager
+    def measure(self, size: int) -> Iterator[None]:
+        """Count a read of `size` bytes, which the block does."""
+        with self._lock:
+            self.requests += 1
+            if not self._in_progress:
+                self._since_s = self._clock.monotonic_s()
+            self._in_progress += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.bytes += size
+                self._in_progress -= 1
+                if not self._in_progress:
+                    self.seconds += self._clock.monotonic_s() - self._since_s
+
+
+class FetchedStateHandle(FileStateHandle, frozen=True, kw_only=True):
+    """A segment's handle inside of a task, which counts reads from storage; never stored."""
+
+    meter: FetchMeter
 
     @classmethod
-    def of(cls, file: FileStateHandle, on_read: Callable[[], object]) -> Self:
-        return cls(file.uri, file.size, file.checksum, on_read=on_read)
+    def of(cls, file: FileStateHandle, meter: FetchMeter) -> Self:
+        return cls(file.uri, file.size, file.checksum, meter=meter)
 
     def open_input_stream(self) -> BinaryIO:
-        self.on_read()
-        return FileStateHandle(self.uri, self.size, self.checksum).open_input_stream()
+        with self.meter.measure(self.size):
+            return FileStateHandle(self.uri, self.size, self.checksum).open_input_stream()
 
     def read_range(self, start: int, end: int) -> memoryview:
-        self.on_read()
-        return FileStateHandle(self.uri, self.size).read_range(start, end)
+        with self.meter.measure(end - start):
+            return FileStateHandle(self.uri, self.size).read_range(start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,18 +233,23 @@ class LocalFiles:
         except OSError as error:
             _log.debug("segments are copied to local disk when they are needed: %s", error)
 
-    def finish(self, names: Collection[str]) -> None:
-        """Record the files of the restored and the written state; delete those of no subtask. Never raises."""
+    def finish(self, names: Collection[str]) -> int:
+        """Record the files of the restored and the written state; delete those of no subtask. Never raises.
+
+        Returns the bytes that more files may have.
+        """
         if not os.path.isdir(self.directory):
-            return  # all of them are in memory
+            return self.max_bytes  # all of them are in memory
         try:
             with replace_file(self._list) as in_progress, open(in_progress, "x") as file:
                 file.write("\n".join(sorted(names)))
             self._delete_unneeded()
-            self._make_room()
+            room_bytes = self._make_room()
             os.utime(self.root)  # otherwise other executors count this one as dead after a while
         except OSError as error:
             _log.warning("local copies of state can't be cleaned up: %s", error)
+            return 0
+        return room_bytes
 
     def _copy_and_open(self, handle: FileStateHandle) -> BinaryIO:
         """Open a state file without a copy, after copying it if that is possible."""
@@ -260,8 +301,8 @@ class LocalFiles:
             ):
                 unlink(path)
 
-    def _make_room(self) -> None:
-        """Delete the least recently needed files of any operator until the others fit."""
+    def _make_room(self) -> int:
+        """Delete the least recently needed files of any operator until the others fit; return the bytes that are left."""
         copies: list[tuple[float, int, str]] = []
         with os.scandir(self.root) as entries:
             directories = [entry.path for entry in entries if entry.is_dir()]
@@ -284,6 +325,7 @@ class LocalFiles:
                 break
             unlink(path)
             used_bytes -= size
+        return self.max_bytes - used_bytes
 
 
 @dataclass(frozen=True, slots=True)

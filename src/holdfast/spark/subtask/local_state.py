@@ -7,12 +7,12 @@ batch that was never committed.
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
 
-from holdfast.backends.keyed import Workspace
+from holdfast.backends.keyed import Completion, MissingCopy, Workspace
 from holdfast.backends.snapshot import WrittenStates
 from holdfast.common import Clock, ProcessCache
 from holdfast.locations.handles import (
@@ -26,6 +26,7 @@ from holdfast.locations.storages import CheckpointStreamFactory
 from holdfast.spark.settings import StateSettings
 from holdfast.spark.subtask.local_files import (
     FetchedStateHandle,
+    FetchMeter,
     LocalFiles,
     digest_of,
     local_directory,
@@ -78,8 +79,16 @@ _WORKSPACE: ProcessCache[None, Workspace] = ProcessCache()
 """The segments that this process has open."""
 
 
+_COMPLETION: ProcessCache[None, Completion] = ProcessCache()
+"""The local copies of segments that this process completes between tasks."""
+
+
 class LocalState:
-    """The task-local state of one task, from the start until it leaves its state to the next task."""
+    """The task-local state of one task, from the start until it leaves its state to the next task.
+
+    Attributes:
+        fetches: The task's reads of segments from storage.
+    """
 
     def __init__(
         self,
@@ -91,8 +100,12 @@ class LocalState:
         checkpoint_id: int,
         clock: Clock,
     ) -> None:
+        _COMPLETION.get(None, Completion).pause()
         self._max_bytes = settings.worker_bytes
+        self._checkpoint_id = checkpoint_id
+        self._is_prefetching = settings.prefetch and settings.backend_of(uid) == "columnar"
         self._owner = digest_of((job_id, uid, subtask))
+        self.fetches = FetchMeter(clock)
         self._sources: set[str] = set()
         self._restored = StoredSubtask()
         self._files: LocalFiles | None = None
@@ -122,7 +135,8 @@ class LocalState:
     def source(self) -> str:
         """The farthest source from which files of state were read: `storage`, `local` or `worker`."""
         farthest_first = ("storage", "local", "worker")
-        return next((source for source in farthest_first if source in self._sources), "")
+        sources = self._sources | ({"storage"} if self.fetches.requests else set())
+        return next((source for source in farthest_first if source in sources), "")
 
     def restore(self, state: StoredSubtask) -> tuple[StoredSubtask, WrittenStates | None]:
         """Return handles that read from this host if possible, and the operator state that is in memory."""
@@ -160,12 +174,23 @@ class LocalState:
         segments = frozenset(self._restored.shared_streams()) | state.shared_streams().keys()
         if self._files is not None:
             files = self._duplicate_names(self._restored) | self._duplicate_names(state)
-            self._files.finish(segments | files)
+            room_bytes = self._files.finish(segments | files)
+            if self._is_prefetching:
+                copies = self._missing_copies(self._files.directory, state)
+                completion = _COMPLETION.get(None, Completion)
+                completion.resume(self._checkpoint_id, copies, room_bytes)
         workspace = self.workspace
         if workspace is not None:
             workspace.keep_only(self._owner, segments)
             workspace.forget_deleted()
             workspace.limit(max(0, self._max_bytes - _MEMORY.used_bytes))
+
+    def _missing_copies(self, directory: str, state: StoredSubtask) -> Iterator[MissingCopy]:
+        """Return the segments of the restored state that the written state needs too; only these can be partial."""
+        needed = state.shared_streams().keys()
+        for name, stream in self._restored.shared_streams().items():
+            if name in needed and isinstance(stream, FileStateHandle):
+                yield MissingCopy(name, stream, os.path.join(directory, name))
 
     def _duplicate_names(self, state: StoredSubtask) -> set[str]:
         """Return the names of the copies of a state's files, without its segments."""
@@ -192,7 +217,7 @@ class LocalState:
             manifest = self._duplicates.read_through(manifest, lambda _: None)
 
         segments = {
-            name: FetchedStateHandle.of(stream, partial(self._sources.add, "storage"))
+            name: FetchedStateHandle.of(stream, self.fetches)
             if isinstance(stream, FileStateHandle)
             else stream
             for name, stream in stored.segments.items()
