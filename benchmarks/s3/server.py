@@ -97,8 +97,12 @@ class Link:
     def traffic(self) -> Traffic:
         """Return the traffic since `reset`."""
         counts = json.loads(self._get("/"))
-        down, up, _ = (counts.pop(name) for name in ("down", "up", "connections"))
-        return Traffic(down, up, sum(counts.values()))
+        return Traffic(counts["down"], counts["up"], sum(self.requests().values()))
+
+    def requests(self) -> dict[str, int]:
+        """Return the number of requests since `reset` by their methods."""
+        counts = json.loads(self._get("/"))
+        return {name: count for name, count in counts.items() if name.isupper()}
 
     def _get(self, path: str) -> bytes:
         connection = http.client.HTTPConnection(urlsplit(self.counts).netloc, timeout=10)

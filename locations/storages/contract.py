@@ -134,8 +134,6 @@ class CheckpointStateOutputStream(DiscardingStream):
 
         Returns:
             Whether the store could do that. If not, nothing was done, and the bytes have to be written.
-
-        Raises `StorageUnavailableError`.
         """
         return False
 

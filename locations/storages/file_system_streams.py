@@ -12,7 +12,6 @@ from holdfast.common import uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
-    CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
     StreamClosedError,
@@ -130,8 +129,8 @@ class FileSystemCheckpointStateOutputStream(CheckpointStateOutputStream):
         try:
             store.retrier.call("copy", lambda: inner.copy(source.uri, uri))
             self._check_open()  # another thread may have closed the stream before the file was there
-        except (InvalidRequestError, CheckpointNotFoundError) as error:
-            _log.info("%s is not copied by the store: %s", source.uri, error)
+        except CheckpointError as error:
+            _log.warning("a file is not copied by the store, so its bytes are written: %s", error)
             with self._lock:
                 self._file, self._uri = None, ""
             copy.abort()

@@ -23,9 +23,15 @@ from contracts.patience import HANGS_S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.keyed.segments import FetchPolicy, MergePolicy, Workspace
+from holdfast.backends.keyed.segments import (
+    ColumnarStateTables,
+    FetchPolicy,
+    MergePolicy,
+    Workspace,
+)
 from holdfast.backends.keyed.segments.partial_segment import PartialSegment, prefetch
-from holdfast.backends.keyed.table import Identities, TableSpec
+from holdfast.backends.keyed.table import Identities, TableSpec, time_part
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.common import map_in_parallel
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -219,30 +225,6 @@ def test_ranges_of_cold_rows_equal_those_of_local_ones(
     assert cold.identities.columns[1].equals(warm.identities.columns[1])
 
 
-def test_earliest_timer_of_a_cold_table_is_found_by_sort_keys(
-    memory_directory: str, tmp_path: Path, rounds: list[int]
-) -> None:
-    timers = TableSpec(
-        "t", "timers", TEXTS.key, pa.schema([]), sub_key=pa.schema([("time", pa.int64())])
-    )
-    with counting_file_system(memory_directory) as counts:
-        job = TablesJob(counts.directory, tmp_path / "warm")
-        tables = job.restore()
-        tables.table(TEXTS).write(identities(KEYS), [pa.array(["text" * 50] * len(KEYS))])
-        times = np.arange(1000, 5000)
-        sort_keys = times.astype(np.uint64) << np.uint64(20)
-        rows = Identities(sort_keys, (pa.array(times), pa.array(times)))
-        tables.table(timers).write(rows, [])
-        handle = job.complete(tables)
-        assert len(handle.segments) == 1
-        move_to_cold_host(job, handle, tmp_path / "cold")
-        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(timers)
-        counts.clear()
-        assert table.earliest_time() == 1000
-        assert counts.bytes_read < 60_000
-        assert len(rounds) <= 5
-
-
 @pytest.mark.parametrize("is_list", [False, True])
 def test_nested_and_nullable_columns_take_two_rounds_more(
     memory_directory: str, tmp_path: Path, rounds: list[int], *, is_list: bool
@@ -290,7 +272,7 @@ def test_requests_of_a_round_are_in_progress_at_the_same_time(
     assert segment.is_complete
 
 
-def test_failed_round_keeps_the_blocks_that_have_arrived(faults: Faults, tmp_path: Path) -> None:
+def test_failed_round_keeps_fetched_blocks(faults: Faults, tmp_path: Path) -> None:
     segment = cold_segment(faults, tmp_path, 6)
     requests = len(segment.requests_for(segment.all_blocks))
     faults.calls.clear()
@@ -413,10 +395,94 @@ def test_sweep_waits_for_segments_for_a_bounded_number_of_batches(
             counts.clear()
             put(table, range(batches, batches + 1), "new")
             handle = job.complete(tables)
-            merged = counts.bytes_read > size // 4
+            merged = table.manifest.cursor > 0
             batches += 1
         assert 10 < batches <= 70
+        assert 0 < counts.bytes_read < size // 2  # only of the rows of the step
         table = job.restore(handle, policy=policy).table(TEXTS)
         assert values(table, range(ROWS)) == [
             "new" if number < batches else text_of(number) for number in range(ROWS)
         ]
+
+
+def test_merge_of_small_slices_fetches_only_their_rows(
+    memory_directory: str, tmp_path: Path
+) -> None:
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        handle = write_texts(job)
+        size = sum(stream.size for stream in handle.segments.values())
+        job.local, job.workspace = tmp_path / "cold", Workspace()
+        merge_all = MergePolicy(rewrite_factor=1e9)
+        groups = KeyGroupRange(3, 3)
+        part = ColumnarStateTables(
+            groups, [handle], directory=str(job.local), policy=merge_all, fetch_policy=BY_BLOCKS
+        )
+        own = range(ROWS * 3 // 8 + 1, ROWS * 4 // 8)
+        table = part.table(TEXTS)
+        put(table, own[:1], "new")
+        counts.clear()
+        job.snapshot(part)
+        assert 0 < counts.bytes_read < size / 2
+        expected: list[object] = [text_of(number) for number in own]
+        assert values(table, own) == ["new", *expected[1:]]
+        assert len(table.manifest.runs) == 1
+
+
+TIMERS = TableSpec(
+    "due", "timers", TEXTS.key, pa.schema([]), sub_key=pa.schema([("time", pa.int64())])
+)
+
+
+TIMER_ROWS = 20_000
+TIMES = np.random.default_rng(1).permutation(TIMER_ROWS) * 5000 + 100_000
+
+
+def write_timers(tables: ColumnarStateTables) -> None:
+    """Write a timer for each key."""
+    groups = np.arange(TIMER_ROWS, dtype=np.uint64) % np.uint64(8) << np.uint64(48)
+    endings = np.arange(TIMER_ROWS, dtype=np.uint64) % np.uint64(5000)
+    sort_keys = groups | time_part(TIMES) | endings
+    order = np.argsort(sort_keys)
+    columns = [pa.array(numbers[order]) for numbers in (np.arange(TIMER_ROWS), TIMES)]
+    tables.table(TIMERS).write(Identities(sort_keys[order], tuple(columns)), [])
+
+
+@pytest.mark.parametrize("fired_ms", [None, 40_000_000])
+def test_earliest_timer_is_found_with_few_bytes(
+    memory_directory: str, tmp_path: Path, fired_ms: int | None
+) -> None:
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        tables = job.restore()
+        write_timers(tables)
+        handle = job.complete(tables)
+        if fired_ms is not None:
+            tables.table(TIMERS).delete_up_to(fired_ms)
+            handle = job.complete(tables)
+        job.local, job.workspace = tmp_path / "cold", Workspace()
+        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(TIMERS)
+        counts.clear()
+        assert table.earliest_time() == int(
+            min(time for time in TIMES.tolist() if time > (fired_ms or 0))
+        )
+        assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 4
+
+
+def test_timers_of_a_key_are_found_by_sort_keys(memory_directory: str, tmp_path: Path) -> None:
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        tables = job.restore()
+        write_timers(tables)
+        handle = job.complete(tables)
+        move_to_cold_host(job, handle, tmp_path / "cold")
+        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(TIMERS)
+        endings = np.zeros(1 << 16, bool)
+        endings[[7, 4000]] = True
+        bounds = np.array([0], np.uint64), np.array([4 << 48], np.uint64)
+        counts.clear()
+        rows = table.rows_between(*bounds, endings=endings)
+        keys = np.arange(TIMER_ROWS)
+        wanted = np.isin(keys % 5000, [7, 4000]) & (keys % 8 < 4)
+        assert sorted(rows.identities.columns[0].to_pylist()) == keys[wanted].tolist()
+        assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 2

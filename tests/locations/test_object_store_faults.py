@@ -19,7 +19,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations.adapters import RetryPolicy
-from holdfast.locations.file_systems import RetryingExclusiveFileSystem
+from holdfast.locations.file_systems import ObjectStoreFileSystem, RetryingExclusiveFileSystem
 from holdfast.testing import HttpFaults, HttpRequest
 
 __all__ = ["azurite", "cloud_bucket", "memory_gcs"]
@@ -128,6 +128,18 @@ def test_repeated_publishing_meets_its_own_file_as_a_conflict(store: FaultyStore
     store.faults.reset(is_put, performed=True)
     with pytest.raises(CheckpointConflictError):  # `publish` of the package compares the bytes
         publish(store, PATIENT)
+
+
+@pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
+def test_copy_is_repeated_after_a_failure(store: FaultyStore, *, lands: bool) -> None:
+    store.bucket.put("dir/y", b"small")
+    store.faults.answer(503, is_put, performed=lands)
+    file_system = store.file_system(PATIENT)
+    inner = file_system.inner
+    assert isinstance(inner, ObjectStoreFileSystem)
+    file_system.retrier.call("copy", lambda: inner.copy(f"{store.bucket.uri}/dir/y", store.uri))
+    assert store.bucket.contents("dir/") == {"x": b"small", "y": b"small"}
+    assert store.counts(is_put) == 2
 
 
 def test_failed_part_is_repeated(store: FaultyStore) -> None:

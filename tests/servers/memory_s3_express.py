@@ -3,7 +3,8 @@
 No emulator knows them: neither MinIO, versitygw, moto nor ministack. This is written after AWS's documentation
 (Differences for directory buckets, and the operations in the API reference):
 
-- A request needs the token of a session, which `GET /bucket?session` returns.
+- A request needs the token of a session, which `GET /bucket?session` returns; except for copies, which are signed by the
+  credentials themselves.
 - Listings are in no order; their prefixes end in `/`, which is the only delimiter. They include prefixes that have only
   unfinished uploads, and don't know `start-after`.
 - Parts are numbered from 1 without gaps. A bulk deletion needs a checksum.
@@ -69,7 +70,8 @@ class MemoryDirectoryBuckets(MemoryS3):
     def _complaint(self, request: HttpRequest, body: bytes) -> str:
         """Return the code of a refusal, or an empty string."""
         query, headers = request.query, request.headers
-        if headers.get("x-amz-s3session-token") not in self._tokens:
+        is_copy = s3_operation_of(request) == "CopyObject"
+        if not is_copy and headers.get("x-amz-s3session-token") not in self._tokens:
             return "AccessDenied"
         if _UNSUPPORTED_HEADERS & headers.keys() or "versionId" in query or "versioning" in query:
             return "NotImplemented"

@@ -224,12 +224,10 @@ class PartialSegment:
         size = self._trailer.block_bytes
         return np.unique(positions_between(starts // size, (ends - 1) // size + 1))
 
-    def section_blocks(self, number: int, *, sort_keys: bool) -> Blocks:
-        """Return the blocks of a section, or of its sort keys. Raises as `section`."""
-        place = section_place(self, self._trailer, number)
-        column = next((each for each in place.columns if each.name == "hi"), None)
-        places = [*column.buffers] if sort_keys and column is not None else [place.place]
-        return np.concatenate([self.blocks_between(at, at + length) for at, length in places])
+    def section_blocks(self, number: int) -> Blocks:
+        """Return the blocks of a section. Raises as `section`."""
+        start, length = section_place(self, self._trailer, number).place
+        return self.blocks_between(start, start + length)
 
     def requests_for(self, blocks: Blocks) -> "list[_Request]":
         """Return the requests for those of the blocks that are missing; for all missing ones, if these are most of them."""

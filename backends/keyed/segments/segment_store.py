@@ -208,17 +208,15 @@ class SegmentStore:
             self._keep(segment)
         return [self.segment(name) for name in names]
 
-    def fetch_sections(self, sections: Iterable[tuple[str, int]], *, sort_keys: bool) -> None:
-        """Fetch what is missing of sections in one round of requests, after opening their segments. Raises as `segment`.
+    def fetch_sections(self, sections: Iterable[tuple[str, int]]) -> None:
+        """Fetch what is missing of sections in one round of requests, after opening their segments.
 
-        Args:
-            sections: The name of a segment and the number of the section in it, each.
-            sort_keys: Whether only sort keys are fetched.
+        A section is given by the name of its segment and its number in it. Raises as `segment`.
         """
         missing = [(name, number) for name, number in sections if self._is_partial(name)]
         opened = {each.name: each for each in self.open_all({name: None for name, _ in missing})}
         prefetch(
-            (segment, segment.section_blocks(number, sort_keys=sort_keys))
+            (segment, segment.section_blocks(number))
             for name, number in missing
             if isinstance(segment := opened[name], PartialSegment)
         )

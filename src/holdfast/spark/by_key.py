@@ -242,7 +242,8 @@ class KeyedRows(KeyedInput):
         Args:
             unnamed: Not supported: a column needs a name.
             combine: Whether Spark combines all rows of a key in a batch before they are sent to their
-                subtasks. It costs another shuffle, without benefit if keys rarely have two rows in a batch.
+                subtasks, without benefit if keys rarely have two rows in a batch. After a batch of more than 100,000
+                rows it costs another shuffle.
             ttl: Time to live of a key's aggregates after its last row; None keeps them forever.
             renamed: The former names of aggregates, by their present names: `{"orders": "n"}`.
             added: Names of aggregates that the state does not have yet. They start without earlier rows.

@@ -4,6 +4,7 @@ Users implement the classes of `functions`, and sinks; an `Operator` combines th
 `query/` runs operators, `subtask/` runs their functions. Start with `functions`.
 """
 
+from holdfast.spark.operators.combination import Combination, CombinedRouting, Grouping
 from holdfast.spark.operators.functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
@@ -25,7 +26,13 @@ from holdfast.spark.operators.operator import (
     unused_sink_states,
 )
 from holdfast.spark.operators.output_rows import OutputRows, Row
-from holdfast.spark.operators.routing import Routing, arrow_schema, is_collated, read_table
+from holdfast.spark.operators.routing import (
+    SUBTASK,
+    Routing,
+    arrow_schema,
+    is_collated,
+    read_table,
+)
 from holdfast.spark.operators.side_outputs import (
     LATE,
     OutputSchema,
