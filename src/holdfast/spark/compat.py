@@ -31,6 +31,7 @@ HAS_SHUFFLE_CHECKSUMS = _VERSION >= (4, 1)
 """True if Spark notices that a repeated part of a shuffle has other rows, and then repeats the whole stage."""
 
 if TYPE_CHECKING or IS_PYSPARK_4:
+    from pyspark.util import PythonEvalType
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.streaming.stateful_processor import (
         ExpiredTimerInfo,
@@ -42,6 +43,7 @@ if TYPE_CHECKING or IS_PYSPARK_4:
         ValueState,
     )
 else:
+    from pyspark.rdd import PythonEvalType
 
     class ValueState:
         """A state of a processor with one value for each key."""

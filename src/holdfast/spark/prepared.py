@@ -14,9 +14,8 @@ from py4j.java_gateway import JavaClass
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
-from pyspark.util import PythonEvalType
 
-from holdfast.spark.compat import NO_SQL_FUNCTION, java_map_in_arrow
+from holdfast.spark.compat import NO_SQL_FUNCTION, PythonEvalType, java_map_in_arrow
 
 _MAX_COMMAND_BYTES = 1 << 20
 """PySpark broadcasts larger functions; the limit is a setting whose value takes a call."""
