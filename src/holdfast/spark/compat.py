@@ -31,7 +31,6 @@ HAS_SHUFFLE_CHECKSUMS = _VERSION >= (4, 1)
 """True if Spark notices that a repeated part of a shuffle has other rows, and then repeats the whole stage."""
 
 if TYPE_CHECKING or IS_PYSPARK_4:
-    from pyspark.util import PythonEvalType
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.streaming.stateful_processor import (
         ExpiredTimerInfo,
@@ -43,7 +42,6 @@ if TYPE_CHECKING or IS_PYSPARK_4:
         ValueState,
     )
 else:
-    from pyspark.rdd import PythonEvalType
 
     class ValueState:
         """A state of a processor with one value for each key."""
@@ -208,6 +206,9 @@ def parse_data_type(session: SparkSession | None, text: str) -> DataType:
         return session._parse_ddl(text)  # PySpark has no public access to it
     return cast("Any", spark_types)._parse_datatype_string(text)  # type: ignore[no-any-return]  # private
 
+
+MAP_IN_ARROW = 207
+"""PySpark's `PythonEvalType.SQL_MAP_ARROW_ITER_UDF`, which 3.5 has in another module."""
 
 NO_SQL_FUNCTION = 2 if _VERSION >= (4, 3) else 0
 """The number of lists that a function in Spark's JVM has for SQL that replaces it."""
