@@ -16,6 +16,9 @@ version 1:
     12      8       length m of the map, unsigned, big-endian
     20      m       CheckpointMetadata as a MessagePack map by field names
 
+Version 2 has the same map compressed by zlib from offset 20 on. Larger maps are written so: subtasks repeat each other's
+schemas and names.
+
 Readers skip map keys that they don't know. A change that a reader must not skip gets a new version number: the present
 reader stays in the table for the records as they were, and converts them to the present records.
 
@@ -27,7 +30,9 @@ Files near `_metadata` have relative URIs, so that directories can be moved:
 """
 
 import struct
+import sys
 import uuid
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -294,6 +299,11 @@ def _total_size(streams: Sequence[StreamStateHandle]) -> int:
 
 
 _FRAME = Frame(b"HOLDFAST", version=1, name="holdfast metadata file")
+_COMPRESSED = Frame(b"HOLDFAST", version=2, name="holdfast metadata file")
+_MAX_PLAIN_BYTES = 32 << 10
+_LEVEL = 1
+"""The fastest level: 582,591 bytes of 200 subtasks become 73,407, and 55,924 at level 6."""
+
 _LENGTH = struct.Struct(">Q")
 
 _PARENT = "../"
@@ -318,7 +328,10 @@ def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
         return handle
 
     body = msgspec.msgpack.encode(metadata.with_streams(relative))
-    return _FRAME.encode(_LENGTH.pack(len(body)) + body)
+    length = _LENGTH.pack(len(body))
+    if len(body) <= _MAX_PLAIN_BYTES:
+        return _FRAME.encode(length + body)
+    return _COMPRESSED.encode(length + zlib.compress(body, _LEVEL))
 
 
 def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMetadata:
@@ -398,6 +411,18 @@ def _read_version_1(body: memoryview) -> CheckpointMetadata:
     return _DECODER.decode(records)
 
 
+def _read_version_2(body: memoryview) -> CheckpointMetadata:
+    (length,) = _LENGTH.unpack_from(body)
+    decompressor = zlib.decompressobj()
+    try:
+        records = decompressor.decompress(body[_LENGTH.size :], min(max(length, 1), sys.maxsize))
+    except zlib.error as error:
+        raise msgspec.DecodeError(str(error)) from error
+    if len(records) != length or not decompressor.eof or decompressor.unused_data:
+        raise msgspec.DecodeError(f"compressed body is not one of {length} bytes")
+    return _DECODER.decode(records)
+
+
 def _version_error(version: int, uri: str) -> UnsupportedFormatError:
     oldest, newest = min(READERS), max(READERS)
     readable = f"versions {oldest} to {newest}" if oldest < newest else f"version {newest}"
@@ -406,7 +431,10 @@ def _version_error(version: int, uri: str) -> UnsupportedFormatError:
     return UnsupportedFormatError(message + way_out, uri)
 
 
-READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {1: _read_version_1}
+READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {
+    1: _read_version_1,
+    2: _read_version_2,
+}
 """Reader of the body by format version. It leaves URIs relative, and raises the errors of msgspec or struct if the body
 is invalid."""
 

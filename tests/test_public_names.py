@@ -24,7 +24,7 @@ PAGES = {
     "holdfast.testing": "api-testing.md",
 }
 MAX_NAMES = {
-    "holdfast": 48,
+    "holdfast": 49,
     "holdfast.backends": 30,
     "holdfast.locations": 26,
     "holdfast.locations.adapters": 30,

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.spark.settings import configure
     from holdfast.spark.state_export import spark_initial_state
     from holdfast.spark.state_import import import_spark_state
+    from holdfast.spark.supervision import run
     from holdfast.spark.windows import session_windows, sliding_windows, tumbling_windows
     from holdfast.spark_progress import copy_savepoint, progress_of, subtasks, verify_checkpoints
 
@@ -96,6 +97,7 @@ __all__ = [
     "restore_savepoint",
     "roll_back",
     "rollback_points",
+    "run",
     "scan_state",
     "session_windows",
     "sliding_windows",
@@ -129,6 +131,7 @@ _MODULES = {
     "spark.savepoints": "NewOperator application_id preview_rollback restore_savepoint roll_back rollback_points "
     "stop_with_savepoint take_savepoint write_savepoint",
     "spark.settings": "configure",
+    "spark.supervision": "run",
     "spark.windows": "session_windows sliding_windows tumbling_windows",
     "spark_progress": "copy_savepoint progress_of subtasks verify_checkpoints",
 }

@@ -19,13 +19,25 @@ from contracts.columnar_tables import (
     value_spec,
     values,
 )
+from contracts.patience import HANGS_S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.keyed.segments import FetchPolicy, MergePolicy, Workspace
-from holdfast.backends.keyed.table import Identities, TableSpec
+from holdfast.backends.keyed.segments import (
+    ColumnarStateTables,
+    FetchPolicy,
+    MergePolicy,
+    Workspace,
+)
+from holdfast.backends.keyed.segments.partial_segment import PartialSegment, prefetch
+from holdfast.backends.keyed.table import Identities, TableSpec, time_part
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.common import map_in_parallel
-from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    StorageUnavailableError,
+)
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -238,6 +250,40 @@ def test_nested_and_nullable_columns_take_two_rounds_more(
         assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 4
 
 
+def cold_segment(faults: Faults, tmp_path: Path, requests: int) -> PartialSegment:
+    """A segment in storage that is fetched by a number of requests."""
+    handle = write_texts(TablesJob(faults.directory, tmp_path), 1)
+    ((name, stream),) = handle.segments.items()
+    assert isinstance(stream, FileStateHandle)
+    blocks = -(-stream.size // BLOCK_BYTES // requests)
+    policy = FetchPolicy(small_bytes=0, gap_bytes=0, part_bytes=blocks * BLOCK_BYTES)
+    return PartialSegment(name, stream, BLOCK_BYTES, None, policy)
+
+
+def test_requests_of_a_round_are_in_progress_at_the_same_time(
+    faults: Faults, tmp_path: Path
+) -> None:
+    segment = cold_segment(faults, tmp_path, 6)
+    requests = segment.requests_for(segment.all_blocks)
+    assert len(requests) >= 4
+    barrier = threading.Barrier(len(requests), timeout=HANGS_S)
+    faults.before("open", barrier.wait, nth="every")
+    prefetch([(segment, segment.all_blocks)])
+    assert segment.is_complete
+
+
+def test_failed_round_keeps_fetched_blocks(faults: Faults, tmp_path: Path) -> None:
+    segment = cold_segment(faults, tmp_path, 6)
+    requests = len(segment.requests_for(segment.all_blocks))
+    faults.calls.clear()
+    faults.before("open", StorageUnavailableError("down, as planned"), nth=2)
+    with pytest.raises(StorageUnavailableError, match="as planned"):
+        segment.complete()
+    faults.calls.clear()
+    segment.complete()
+    assert faults.calls.count("open") < requests
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_block_damaged_on_its_way_is_fetched_once_again(
     faults: Faults, tmp_path: Path, times: int
@@ -349,10 +395,94 @@ def test_sweep_waits_for_segments_for_a_bounded_number_of_batches(
             counts.clear()
             put(table, range(batches, batches + 1), "new")
             handle = job.complete(tables)
-            merged = counts.bytes_read > size // 4
+            merged = table.manifest.cursor > 0
             batches += 1
         assert 10 < batches <= 70
+        assert 0 < counts.bytes_read < size // 2  # only of the rows of the step
         table = job.restore(handle, policy=policy).table(TEXTS)
         assert values(table, range(ROWS)) == [
             "new" if number < batches else text_of(number) for number in range(ROWS)
         ]
+
+
+def test_merge_of_small_slices_fetches_only_their_rows(
+    memory_directory: str, tmp_path: Path
+) -> None:
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        handle = write_texts(job)
+        size = sum(stream.size for stream in handle.segments.values())
+        job.local, job.workspace = tmp_path / "cold", Workspace()
+        merge_all = MergePolicy(rewrite_factor=1e9)
+        groups = KeyGroupRange(3, 3)
+        part = ColumnarStateTables(
+            groups, [handle], directory=str(job.local), policy=merge_all, fetch_policy=BY_BLOCKS
+        )
+        own = range(ROWS * 3 // 8 + 1, ROWS * 4 // 8)
+        table = part.table(TEXTS)
+        put(table, own[:1], "new")
+        counts.clear()
+        job.snapshot(part)
+        assert 0 < counts.bytes_read < size / 2
+        expected: list[object] = [text_of(number) for number in own]
+        assert values(table, own) == ["new", *expected[1:]]
+        assert len(table.manifest.runs) == 1
+
+
+TIMERS = TableSpec(
+    "due", "timers", TEXTS.key, pa.schema([]), sub_key=pa.schema([("time", pa.int64())])
+)
+
+
+TIMER_ROWS = 20_000
+TIMES = np.random.default_rng(1).permutation(TIMER_ROWS) * 5000 + 100_000
+
+
+def write_timers(tables: ColumnarStateTables) -> None:
+    """Write a timer for each key."""
+    groups = np.arange(TIMER_ROWS, dtype=np.uint64) % np.uint64(8) << np.uint64(48)
+    endings = np.arange(TIMER_ROWS, dtype=np.uint64) % np.uint64(5000)
+    sort_keys = groups | time_part(TIMES) | endings
+    order = np.argsort(sort_keys)
+    columns = [pa.array(numbers[order]) for numbers in (np.arange(TIMER_ROWS), TIMES)]
+    tables.table(TIMERS).write(Identities(sort_keys[order], tuple(columns)), [])
+
+
+@pytest.mark.parametrize("fired_ms", [None, 40_000_000])
+def test_earliest_timer_is_found_with_few_bytes(
+    memory_directory: str, tmp_path: Path, fired_ms: int | None
+) -> None:
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        tables = job.restore()
+        write_timers(tables)
+        handle = job.complete(tables)
+        if fired_ms is not None:
+            tables.table(TIMERS).delete_up_to(fired_ms)
+            handle = job.complete(tables)
+        job.local, job.workspace = tmp_path / "cold", Workspace()
+        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(TIMERS)
+        counts.clear()
+        assert table.earliest_time() == int(
+            min(time for time in TIMES.tolist() if time > (fired_ms or 0))
+        )
+        assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 4
+
+
+def test_timers_of_a_key_are_found_by_sort_keys(memory_directory: str, tmp_path: Path) -> None:
+    with counting_file_system(memory_directory) as counts:
+        job = TablesJob(counts.directory, tmp_path / "warm")
+        tables = job.restore()
+        write_timers(tables)
+        handle = job.complete(tables)
+        move_to_cold_host(job, handle, tmp_path / "cold")
+        table = job.restore(handle, fetch_policy=BY_BLOCKS).table(TIMERS)
+        endings = np.zeros(1 << 16, bool)
+        endings[[7, 4000]] = True
+        bounds = np.array([0], np.uint64), np.array([4 << 48], np.uint64)
+        counts.clear()
+        rows = table.rows_between(*bounds, endings=endings)
+        keys = np.arange(TIMER_ROWS)
+        wanted = np.isin(keys % 5000, [7, 4000]) & (keys % 8 < 4)
+        assert sorted(rows.identities.columns[0].to_pylist()) == keys[wanted].tolist()
+        assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 2

@@ -216,10 +216,17 @@ def test_buffers_are_at_the_places_in_the_trailer(handle: SegmentsStateHandle) -
 
 
 def test_side_tables_find_the_rows(handle: SegmentsStateHandle) -> None:
-    directories = filters = 0
+    directories = samples = filters = 0
     for content, section in sections(handle):
         keys = section_of(content, section)["hi"].to_numpy()
         directory, filter_ = section.get("directory"), section.get("filter")
+        sampled = section.get("samples")
+        assert (directory is None) == (sampled is not None or len(keys) < 4096)
+        if sampled is not None:
+            samples += 1
+            offset, length = sampled["place"]
+            stored = np.frombuffer(content[offset : offset + length], "<u8")
+            assert stored.tolist() == keys[:: sampled["step"]].tolist()
         if directory is not None:
             directories += 1
             offset, length = directory["place"]
@@ -238,6 +245,7 @@ def test_side_tables_find_the_rows(handle: SegmentsStateHandle) -> None:
                 bits.nonzero()[0].tolist()
             )
     assert directories
+    assert samples
     assert filters
 
 
@@ -252,7 +260,7 @@ def check_tails(handle: SegmentsStateHandle) -> None:
                 start = len(content) - 20 - length
                 side_tables = [
                     section[kind]["place"][0]
-                    for kind in ("directory", "filter")
+                    for kind in ("directory", "samples", "filter")
                     for section in trailer["sections"]
                     if kind in section
                 ]

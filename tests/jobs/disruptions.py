@@ -56,6 +56,17 @@ class WaitingGroups(WatchedGroups):
             self.signals.wait("go")
 
 
+class WaitingInSharedTask(WatchedGroups):
+    """The first attempt waits whose task has run another subtask before."""
+
+    def disturb(self) -> None:
+        task = TaskContext.get()
+        assert task is not None
+        is_first = self.signals.give(f"attempt {task.taskAttemptId()}")
+        if not is_first and self.signals.give("waits", str(os.getpid())):
+            self.signals.wait("go")
+
+
 class WaitingAndFailingGroups(WaitingGroups):
     """Also, subtask 1 fails until it is repaired."""
 

@@ -161,6 +161,13 @@ class Job:
             )
             return query
 
+    def start_keyed(self, output: KeyedOutput, write: Sink) -> StreamingQuery:
+        """Start a query that reads all files of the source into an operator by key."""
+        with session_with(self.spark, self.settings):
+            writer = output.writeStream.option("checkpointLocation", str(self.spark_checkpoint))
+            query: StreamingQuery = writer.foreachBatch(write).trigger(availableNow=True).start()
+            return query
+
     def operator(self, function: StatefulFunction, **options: object) -> StatefulOperator:
         """Return the function as an operator with two subtasks, writing to `output`."""
         arguments: dict[str, object] = {"sink": self.write, "uid": "operator", "parallelism": 2}

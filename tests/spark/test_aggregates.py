@@ -309,7 +309,7 @@ def outcomes(spark: SparkSession, schema: StructType) -> list[Any]:
     distinct = operands_of(decimals, [], {"distinct": hf.approx_count_distinct("d")})
     key = ("k", "s", "w", "t")
     operator = Operator(function=Aggregation(SOME), uid="o", parallelism=3, key=key)
-    routed = read_arrow(Routing.of(frame, operator, 3, 128).repartition(frame, 0))
+    routed = read_arrow(Routing.of(frame, operator, 3, 128).repartition(frame, 0, 3))
     marks = routed.select([*key, routed.column_names[-1]])
     marks = marks.set_column(3, "t", routed["t"].cast(pa.int64()))
     return [

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 
 import pyarrow as pa
 import pytest
@@ -18,8 +19,9 @@ from pyspark.sql import functions as F
 from holdfast import stateful_query
 from holdfast.backends.keys import MAX_PARALLELISM, key_hash
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.operators import Operator, Routing
+from holdfast.spark.operators import Combination, CombinedRouting, Operator, Routing
 from holdfast.spark.operators.routing import partition_numbers, subtask_of_content
+from holdfast.spark.sessions import column_named
 
 # Nulls, a few repeated keys, and one that is new in each row.
 ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
@@ -223,7 +225,7 @@ def test_rows_and_marks_arrive_in_their_partitions(
 ) -> None:
     rows = spark.range(0, 500, 1, 3).selectExpr("id", "id % 100 as k")
     operator = Operator(function=Groups(1), uid="o", parallelism=parallelism, key=key)
-    routed = Routing.of(rows, operator, parallelism, 128).repartition(rows, 0)
+    routed = Routing.of(rows, operator, parallelism, 128).repartition(rows, 0, parallelism)
     mark = F.col(routed.columns[-1])
     arrived = routed.select(
         F.spark_partition_id().alias("partition"), "id", "k", mark.alias("mark")
@@ -261,7 +263,7 @@ def test_rows_without_a_key_keep_their_subtasks_in_another_order(spark: SparkSes
     operator = Operator(function=Groups(1), uid="o", parallelism=4)
     routing = Routing.of(rows, operator, 4, 128)
     places = [
-        {row.id: row[-1] for row in routing.repartition(ordered, 0).collect() if row[-1] >= 0}
+        {row.id: row[-1] for row in routing.repartition(ordered, 0, 4).collect() if row[-1] >= 0}
         for ordered in (rows, rows.orderBy(F.desc("id")))
     ]
     assert places[0] == places[1]
@@ -270,3 +272,56 @@ def test_rows_without_a_key_keep_their_subtasks_in_another_order(spark: SparkSes
 def test_rows_without_hashable_columns_go_to_one_subtask(spark: SparkSession) -> None:
     rows = spark.range(20).selectExpr("map(id, 1) as m")
     assert rows.select(subtask_of_content(rows, 4)).distinct().count() == 1
+
+
+EVERY_TYPE = (
+    "id % 40 as n",
+    "if(id % 5 = 0, null, 'name ' || id % 20) as `a name`",
+    "if(id % 4 = 0, -0.0d, cast(id % 4 as double) / 0.3) as x",
+    "cast(id % 2 as float) as f",
+    "cast(id % 8 as decimal(30, 5)) as d",
+    "timestamp_micros(id % 10) as t",
+    "cast(cast(id % 10 as string) as binary) as b",
+    "named_struct('s', cast(id % 2 as smallint), 'o', id % 2 = 0) as pair",
+)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "tasks", "adaptive"),
+    [(1, 1, "false"), (2, 2, "true"), (7, 3, "false"), (40, 2, "true")],
+)
+def test_combined_rows_arrive_in_the_tasks_of_their_subtasks(
+    spark: SparkSession, parallelism: int, tasks: int, adaptive: str
+) -> None:
+    rows = spark.range(0, 1000, 1, 3).selectExpr("id", *EVERY_TYPE)
+    key = tuple(rows.columns[1:])
+    columns = {name: column_named(name) for name in rows.columns}
+    groups = {name: columns[name] for name in key}
+    combination = Combination(
+        condition=None,
+        columns=[*columns.values()],
+        groups=groups,
+        values={"id": F.sum("id"), "count": F.count("id")},
+    )
+    operator = Operator(function=Groups(1), uid="o", parallelism=parallelism, key=key)
+    with session_with(spark, {"spark.sql.adaptive.enabled": adaptive}):
+        routing = Routing.of(combination(rows), operator, parallelism, 128)
+        combined = CombinedRouting.of(combination, routing, rows)
+        assert combined is not None
+        routed = combined.repartition(rows, tasks)
+        mark = F.col(routed.columns[-1]).alias("mark")
+        task = F.spark_partition_id().alias("task")
+        expected = F.pmod(F.hash(*groups.values()), F.lit(128)).alias("key_group")
+        seen = routed.select(task, mark, "id", "count", expected).collect()
+    assert sum(row["count"] for row in seen if row.mark >= 0) == 1000
+    assert sum(row["id"] for row in seen if row.mark >= 0) == sum(range(1000))
+    data = [row for row in seen if row.mark >= 0]
+    assert len(data) == 40
+    assert all(row.mark == row.key_group * parallelism // 128 for row in data)
+    marks = sorted(row.mark for row in seen if row.mark < 0)
+    assert marks == [*range(-parallelism, 0)]
+    # The rows of a subtask follow each other in one task.
+    places = [(row.task, row.mark % parallelism) for row in seen]
+    assert [place for place, _ in groupby(places)] == list(dict.fromkeys(places))
+    assert len({*places}) == parallelism
+    assert {place for place, _ in places} == {*range(tasks)}

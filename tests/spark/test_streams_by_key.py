@@ -22,8 +22,8 @@ S = 1_000_000
 """Microseconds of a second."""
 
 
-def by_key(job: Job) -> KeyedRows:
-    return keyed(keyed_stream(job), "key", uid="sums", parallelism=2)
+def by_key(job: Job, parallelism: int = 2) -> KeyedRows:
+    return keyed(keyed_stream(job), "key", uid="sums", parallelism=parallelism)
 
 
 @pytest.mark.exhaustive
@@ -44,10 +44,14 @@ def test_processor_resumes_with_its_state_after_a_restart(job: Job) -> None:
 
 
 @pytest.mark.usefixtures("state_backend")
-def test_aggregates_of_changed_keys_cover_all_rows_so_far(job: Job) -> None:
+@pytest.mark.parametrize(("adaptive", "parallelism"), [("true", 2), ("false", 2), ("false", 5)])
+def test_aggregates_of_changed_keys_cover_all_rows_so_far(
+    job: Job, adaptive: str, parallelism: int
+) -> None:
+    job.settings |= {"spark.sql.adaptive.enabled": adaptive}
     job.feed(files=1, rows=6)
     job.feed(files=1, rows=1)
-    totals = by_key(job).agg(
+    totals = by_key(job, parallelism).agg(
         n=hf.count(), total=hf.sum("value"), mean=hf.avg("value"), last=hf.last("value", by="at")
     )
     assert run_keyed(job, totals) == {
@@ -167,22 +171,24 @@ def test_persisted_rows_are_read_in_several_actions(job: Job) -> None:
     assert seen == [(3, [(0, 2), (1, 2), (2, 2)])]
 
 
-def test_query_keeps_adaptive_execution_disabled(
+def test_rows_of_small_batches_are_shuffled_once_for_aggregates(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job.feed(files=1, rows=6)
+    job.feed(files=2, rows=6)
+    plans: list[str] = []
 
     def write(rows: DataFrame, _: int) -> None:
         rows.explain()
+        plans.append(capsys.readouterr().out)
 
     settings = job.settings | {"spark.sql.adaptive.enabled": "false"}
     with session_with(job.spark, settings):
         writer = by_key(job).agg(n=hf.count()).writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
-    plan = capsys.readouterr().out
-    assert "MapInArrow" in plan
-    assert "AdaptiveSparkPlan" not in plan
+    assert all("MapInArrow" in plan and "AdaptiveSparkPlan" not in plan for plan in plans)
+    # The number of rows of the first batch is unknown.
+    assert [plan.count("Exchange ") for plan in plans] == [2, 1]
 
 
 def test_batch_rows_have_no_stream_writer(spark: SparkSession) -> None:

@@ -1,5 +1,8 @@
 """A subtask without Spark: its reports, its refusals of operators, and the reports that count."""
 
+from collections.abc import Sequence
+from itertools import count
+
 import pyarrow as pa
 import pytest
 from jobs.job import Job
@@ -37,9 +40,13 @@ def run(
     directory: str,
     function: StatefulFunction,
     clock: Clock = SYSTEM_CLOCK,
-    marks: tuple[int, int, int] = (0, 0, 0),
+    marks: Sequence[int] = (-1, 0, 0, 0),
+    parallelism: int = 1,
 ) -> tuple[list[int], list[bytes]]:
-    """Run subtask 0 over three rows with these marks, and return its output ids and its reports."""
+    """Run a task over rows with these marks, and return its output ids and its reports.
+
+    The ids of rows count from 0; rows without data have -1.
+    """
     storage = FileSystemCheckpointStorage(directory)
     access = storage.create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
@@ -48,7 +55,7 @@ def run(
     runner = SubtaskRunner(
         operator=OperatorInfo(
             uid="operator",
-            parallelism=1,
+            parallelism=parallelism,
             key=None,
             input_schema=Job.arrow_schema,
             output_schema=Job.arrow_schema,
@@ -65,14 +72,16 @@ def run(
             state=settings.state,
             clock=clock,
         ),
-        payload=TaskPayload(cloudpickle.dumps(function), (StoredSubtask(),), None),  # type: ignore[no-untyped-call]
+        payload=TaskPayload(cloudpickle.dumps(function), (StoredSubtask(),) * parallelism, None),  # type: ignore[no-untyped-call]
         reports=reports,
     )
+    numbers = count()
+    ids = [-1 if -parallelism <= mark < 0 else next(numbers) for mark in marks]
     rows = pa.record_batch(
-        {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4}, schema=Job.arrow_schema
-    ).append_column("subtask", pa.array([-1, *marks], pa.int32()))
-    ids = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
-    return ids, reports.value
+        {"id": ids, "at": [0] * len(ids), "name": ["a"] * len(ids)}, schema=Job.arrow_schema
+    ).append_column("subtask", pa.array(marks, pa.int64()))
+    batches = [rows.slice(0, 2), rows.slice(2)]
+    return [i for batch in runner(batches) for i in batch["id"].to_pylist()], reports.value
 
 
 def test_rows_are_emitted_and_the_state_is_reported(memory_directory: str) -> None:
@@ -83,12 +92,27 @@ def test_rows_are_emitted_and_the_state_is_reported(memory_directory: str) -> No
 
 def test_late_rows_are_dropped_and_counted(memory_directory: str) -> None:
     late = -2  # subtask - 2 * parallelism
-    ids, reports = run(memory_directory, Groups(1), marks=(0, late, late))
+    ids, reports = run(memory_directory, Groups(1), marks=(-1, 0, late, late))
     assert ids == [0]
     [report] = decode_acknowledgements(reports)
     counted = report.state.statistics
     assert counted is not None
     assert (counted.rows_in, counted.rows_late) == (1, 2)
+
+
+def test_subtasks_of_a_task_run_one_after_the_other(memory_directory: str) -> None:
+    marks = (2, 2, 2, 2 - 4, 0 - 4, 3, 3 - 4, 3)
+    ids, reports = run(memory_directory, Groups(2), marks=marks, parallelism=4)
+    assert ids == [0, 1, 3, 4]
+    decoded = decode_acknowledgements(reports)
+    assert [report.subtask for report in decoded] == [2, 0, 3]
+    counted = [report.state.statistics for report in decoded]
+    assert [each.rows_in for each in counted if each is not None] == [3, 0, 2]
+
+
+def test_rows_after_the_end_of_their_subtask_are_refused(memory_directory: str) -> None:
+    with pytest.raises(CheckpointDeclinedError, match=r"rows of subtask 0 .* has ended"):
+        run(memory_directory, Groups(2), marks=(0, 1, 0), parallelism=2)
 
 
 def test_durations_of_steps_are_from_the_clock_of_the_job(memory_directory: str) -> None:

@@ -6,8 +6,8 @@
     round 4   texts of the rows whose sort key is in a range; validity and offsets of their nullable and nested columns
     others    values of nested columns, a round for each level
 
-A round is one set of parallel requests. The rows are copied to memory, and replace the slice in the search, which
-therefore never reads a byte that was not fetched.
+A round is one set of parallel requests. Slices whose directory came with the tail skip round 2. The rows are copied to
+memory, and replace the slice in the search, which therefore never reads a byte that was not fetched.
 """
 
 from collections.abc import Sequence
@@ -40,12 +40,14 @@ from holdfast.backends.keyed.segments.trailer import (
     DirectoryPlace,
     FilterPlace,
 )
-from holdfast.backends.keyed.table import SortKeys
+from holdfast.backends.keyed.table import Flags, SortKeys
 from holdfast.errors import CheckpointCorruptedError
 
 _SORT_KEY = pa.field("hi", pa.uint64(), nullable=False)
 
 _ENTRY_BYTES = 4
+_KEY_BYTES = 8
+_NO_BLOCKS = np.empty(0, np.int64)
 _MAX_TEXT_BYTES = (1 << 31) - 1
 
 
@@ -57,10 +59,17 @@ class ColdSlice:
         first: First sort key of each range, ascending.
         last: Last sort key of each range; not before the first one.
         use_filter: Whether the ranges are single sort keys, and most are expected to be absent.
+        endings: As of `StateTable.rows_between`.
     """
 
     def __init__(
-        self, slice_: OpenSlice, first: SortKeys, last: SortKeys, *, use_filter: bool
+        self,
+        slice_: OpenSlice,
+        first: SortKeys,
+        last: SortKeys,
+        *,
+        use_filter: bool = False,
+        endings: Flags | None = None,
     ) -> None:
         assert isinstance(slice_.source, SectionRows)
         self._slice = slice_
@@ -71,7 +80,7 @@ class ColdSlice:
         self._segment = segment
         place = self._section.place
         self._directory: DirectoryPlace | None = place.directory
-        # Without a directory all sort keys are read, so that the filter is of no use.
+        # Without a directory the sort keys near the ranges are read, so that the filter is of no use.
         self._filter: FilterPlace | None = (
             place.filter if use_filter and place.directory is not None else None
         )
@@ -80,6 +89,8 @@ class ColdSlice:
         last = np.minimum(last, np.uint64(slice_.end - 1))
         self._first, self._last = first[first <= last], last[first <= last]
         self._rows: Rows = np.empty(0, np.int64)
+        self._endings = endings
+        self.section_rows = self._section.rows
         self._nested = [f for f in self._source.fields if self._place(f).kind == ARROW_KIND]
         self._columns: dict[str, Column] = {}
 
@@ -91,8 +102,13 @@ class ColdSlice:
         if self._directory is not None:
             at = self._directory.place[0] + _ENTRY_BYTES * np.concatenate(self._buckets())
             parts.append(self._segment.blocks_at(at, at + _ENTRY_BYTES))
-        elif not self._is_small:
-            parts += map(self._blocks_of, self._place(_SORT_KEY).buffers)
+        else:
+            self._rows = self._rows_by_samples()
+            parts.append(self.key_blocks()[1])
+            places = [self._place(field) for field in self._source.fields]
+            columns = [place.buffers[0] for place in places if place.kind != ARROW_KIND]
+            if sum(length for _, length in columns) <= self._segment.policy.small_bytes:
+                parts += map(self._blocks_of, columns)
         if self._nested and not self._is_small:
             start, length = self._section.place.place
             head = min(HEAD_BYTES, length)
@@ -103,6 +119,11 @@ class ColdSlice:
             at = self._filter.place[0] + byte
             parts.append(self._segment.blocks_at(at, at + 1))
         return self._segment, np.concatenate(parts)
+
+    def has_index(self) -> bool:
+        """Return whether the blocks of round 2 are on this host, for example because they came with the tail."""
+        segment, blocks = self.index_blocks()
+        return self._endings is None and segment.has(blocks)
 
     def find_rows(self) -> None:
         """Find the rows that may be in the ranges."""
@@ -118,13 +139,44 @@ class ColdSlice:
             low, high = (starts.take(buckets).astype(np.int64) for buckets in self._buckets())
             self._rows = np.unique(positions_between(low, high))
         else:
-            self._rows = np.arange(self._section.rows)
+            self._rows = self._rows_by_samples()
             self._drop_other_rows()
+
+    def find_first_rows(self) -> None:
+        """Find a few rows, including the first one that is not before the first sort key of each range."""
+        if self._directory is None:
+            self._rows = self._rows_by_samples()
+            return
+        self.find_rows()
+        offset, length = self._directory.place
+        starts = self._array(offset, length // _ENTRY_BYTES, np.dtype("<u4"))
+        after = starts.take(self._buckets()[1]).astype(np.int64)
+        rows = np.unique(np.concatenate([[0], self._rows, after]))
+        self._rows = rows[rows < self._section.rows]
+
+    def key_blocks(self) -> tuple[PartialSegment, Blocks]:
+        """Return the blocks of the sort keys of the rows."""
+        if not len(self._rows) or self._is_small:
+            return self._segment, _NO_BLOCKS
+        at = self._place(_SORT_KEY).buffers[0][0] + self._rows * _KEY_BYTES
+        return self._segment, self._segment.blocks_at(at, at + _KEY_BYTES)
+
+    def sort_keys(self) -> SortKeys:
+        """Return the sort keys of the rows, once their blocks have been fetched."""
+        place = self._place(_SORT_KEY)
+        sort_keys = self._array(place.buffers[0][0], self._section.rows, np.dtype("<u8"))
+        return sort_keys.take(self._rows)
+
+    def ending_blocks(self) -> tuple[PartialSegment, Blocks]:
+        """Return the blocks of the sort keys if rows are chosen by their endings: this may be most of the rows."""
+        return self.key_blocks() if self._endings is not None else (self._segment, _NO_BLOCKS)
 
     def fixed_blocks(self) -> tuple[PartialSegment, Blocks]:
         """Return the blocks of round 3."""
+        if self._endings is not None:
+            self._drop_other_rows()
         if not len(self._rows) or self._is_small:
-            return self._segment, np.empty(0, np.int64)
+            return self._segment, _NO_BLOCKS
         parts = []
         for place in map(self._place, (_SORT_KEY, *self._source.fields)):
             if place.kind == ARROW_KIND:
@@ -170,8 +222,19 @@ class ColdSlice:
 
     def load(self) -> OpenSlice:
         """Return the slice with these rows in memory, once all rounds have ended."""
-        rows = self._source.build_rows(self._sort_keys(), self._read)
+        rows = self._source.build_rows(self.sort_keys(), self._read)
         return OpenSlice(rows, self._slice.first, self._slice.end, self._slice.deleted_up_to_ms)
+
+    def _rows_by_samples(self) -> Rows:
+        """Return rows, among them all in the ranges, and the first one after each; all rows without samples."""
+        samples = None if self._is_small else self._section.samples
+        if samples is None:
+            return np.arange(self._section.rows)
+        low, high = samples.steps_between(self._first, self._last)
+        steps = np.unique(positions_between(low, high)) * samples.step
+        inside = positions_between(steps, steps + samples.step)
+        rows = np.unique(np.concatenate([inside, high * samples.step]))
+        return rows[rows < self._section.rows]
 
     def _buckets(self) -> tuple[Rows, Rows]:
         """Return the first bucket of each range, and the end; both are places of entries in the directory."""
@@ -191,21 +254,18 @@ class ColdSlice:
         return inside, byte[inside]
 
     def _drop_other_rows(self) -> None:
-        """Drop the rows whose sort key is in no range."""
+        """Drop the rows whose sort key is in no range, or has another ending."""
         if not len(self._rows):
             return
-        sort_keys = self._sort_keys()
+        sort_keys = self.sort_keys()
+        if self._endings is not None:
+            has_ending = self._endings.take(sort_keys.astype(np.uint16))
+            self._rows, sort_keys = self._rows[has_ending], sort_keys[has_ending]
         at = self._first.searchsorted(sort_keys, "right") - 1
         if not len(self._first):
             self._rows = self._rows[:0]
             return
         self._rows = self._rows[(at >= 0) & (sort_keys <= self._last.take(np.maximum(at, 0)))]
-
-    def _sort_keys(self) -> SortKeys:
-        place = self._place(_SORT_KEY)
-        return self._array(place.buffers[0][0], self._section.rows, np.dtype("<u8")).take(
-            self._rows
-        )
 
     def _read(self, field: pa.Field) -> Column:
         """Return a column of the rows."""
@@ -221,7 +281,10 @@ class ColdSlice:
         if offsets[-1] > _MAX_TEXT_BYTES and _width(place) == 4:
             return take(self._section.column(field.name, field.type), self._rows)
         view = memoryview(self._segment.buffer)[place.buffers[1][0] :]
-        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        if (starts[1:] == ends[:-1]).all():  # of adjacent rows
+            pairs = [(int(starts[0]), int(ends[-1]))] if len(starts) else []
+        else:
+            pairs = list(zip(starts.tolist(), ends.tolist(), strict=True))
         text = b"".join([view[start:end] for start, end in pairs])
         buffers = [None, pa.py_buffer(offsets.astype(f"<i{_width(place)}")), pa.py_buffer(text)]
         return pa.Array.from_buffers(field.type, len(starts), buffers)
@@ -248,16 +311,23 @@ class ColdSlice:
 
 
 def fetch_rows(slices: Sequence[ColdSlice]) -> list[OpenSlice]:
-    """Fetch the rows of slices in three rounds, after that of the trailers, or more if columns are nested.
+    """Fetch the rows of slices in three rounds, after that of the trailers, or more for endings and nested columns.
 
     Returns them in memory.
 
     Raises as `PartialSegment`.
     """
-    prefetch(slice_.index_blocks() for slice_ in slices)
-    for slice_ in slices:
+    indexed = [slice_ for slice_ in slices if slice_.has_index()]
+    others = [slice_ for slice_ in slices if slice_ not in indexed]
+    for slice_ in indexed:
         slice_.find_rows()
-    prefetch(slice_.fixed_blocks() for slice_ in slices)
+    prefetch(
+        [slice_.index_blocks() for slice_ in others] + [slice_.fixed_blocks() for slice_ in indexed]
+    )
+    for slice_ in others:
+        slice_.find_rows()
+    prefetch([slice_.ending_blocks() for slice_ in others])
+    prefetch([slice_.fixed_blocks() for slice_ in others])
     wanted = [slice_.text_blocks() for slice_ in slices]
     while wanted:
         wanted += [slice_.nested_blocks() for slice_ in slices]
@@ -265,6 +335,27 @@ def fetch_rows(slices: Sequence[ColdSlice]) -> list[OpenSlice]:
         prefetch(wanted)
         wanted = [] if not wanted else [slice_.nested_blocks() for slice_ in slices]
     return [slice_.load() for slice_ in slices]
+
+
+def fetch_sort_keys(slices: Sequence[ColdSlice]) -> list[SortKeys]:
+    """Fetch the sort keys of the rows in the ranges, and few others, in at most two rounds. Raises as `PartialSegment`."""
+    prefetch(slice_.index_blocks() for slice_ in slices)
+    for slice_ in slices:
+        slice_.find_rows()
+    prefetch([slice_.key_blocks() for slice_ in slices])
+    return [slice_.sort_keys() for slice_ in slices]
+
+
+def fetch_first_keys(slices: Sequence[ColdSlice]) -> list[SortKeys]:
+    """Fetch sort keys, among them the first that is not before the first one of each range, in at most two rounds.
+
+    Raises as `PartialSegment`.
+    """
+    prefetch(slice_.index_blocks() for slice_ in slices)
+    for slice_ in slices:
+        slice_.find_first_rows()
+    prefetch([slice_.key_blocks() for slice_ in slices])
+    return [slice_.sort_keys() for slice_ in slices]
 
 
 def _width(place: ColumnPlace) -> int:

@@ -1,6 +1,6 @@
 """A table in sorted columns: recent writes in memory, over immutable runs in segments."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -19,7 +19,12 @@ from holdfast.backends.keyed.columns import (
     to_arrow,
 )
 from holdfast.backends.keyed.folding import fold_values
-from holdfast.backends.keyed.segments.cold_reads import ColdSlice, fetch_rows
+from holdfast.backends.keyed.segments.cold_reads import (
+    ColdSlice,
+    fetch_first_keys,
+    fetch_rows,
+    fetch_sort_keys,
+)
 from holdfast.backends.keyed.segments.lookup import Hits, OpenRun, look_up
 from holdfast.backends.keyed.segments.manifest import (
     END,
@@ -144,7 +149,7 @@ class ColumnarTable:
         endings: Flags | None = None,
         include_expired: bool = False,
     ) -> TableRows:
-        fetched = self._fetch_rows(first, end)
+        fetched = self._fetch_rows(first, end, endings)
         slices = self._open_slices_between(first, end, fetched)
         now_ms = None if include_expired else self.now_ms()
         rows = rows_between(slices, self.spec, first, end, endings=endings, now_ms=now_ms)
@@ -153,7 +158,7 @@ class ColumnarTable:
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
         count = sum(rows.rows for rows in self._recent)
         count += sum(run.rows for run in self.manifest.runs)
-        self.fetch_all(self.manifest.runs)
+        self._fetch_sections(self.manifest.slices())
         slices = self._open_slices()
         steps = scan(
             lambda *_: slices, self.spec, self.sort_keys, count, step_rows, now_ms=self.now_ms()
@@ -179,18 +184,20 @@ class ColumnarTable:
         self._recent = recent
 
     def earliest_time(self) -> int | None:
-        self.fetch_all(self.manifest.runs)
         slices = self._open_slices()
         groups = np.arange(*self.sort_keys, GROUP, dtype=np.uint64)
         low, width = 0, STEP
         while True:  # timers of a key group are ordered by time, so few rows are read
-            low = min((_first_timer(slice_, groups, low) for slice_ in slices), default=GROUP)
+            low = _first_timer(slices, groups, low)
             if low >= GROUP:
                 return None
             low -= low % STEP
             high = min(low + width, GROUP)
             first, end = groups + np.uint64(low), groups + np.uint64(high)
-            rows = rows_between(slices, self.spec, first, end)
+            between: Iterable[OpenSlice] = slices
+            if not self._has_all_segments():
+                between = self._open_slices_between(first, end, self._fetch_rows(first, end))
+            rows = rows_between(between, self.spec, first, end)
             if rows.rows:
                 return int(rows.ids[-1].min())
             low, width = high, 2 * width  # all of these were deleted
@@ -206,9 +213,29 @@ class ColumnarTable:
         """Return whether all segments of runs are complete on this host."""
         return self._segments.has_all(slice_.segment for run in runs for slice_ in run.slices)
 
-    def fetch_all(self, runs: Sequence[Run]) -> None:
-        """Fetch the missing bytes of the segments of runs in one round of requests."""
-        self._segments.fetch_all(slice_.segment for run in runs for slice_ in run.slices)
+    def open_ranges(self, runs: Sequence[Run]) -> list[RowRange]:
+        """Return the rows of the slices of runs.
+
+        Of a segment that is not complete on this host only these rows are fetched, unless they are most of their section.
+        """
+        slices = [slice_ for run in runs for slice_ in run.slices]
+        cold = self._open_cold(slices, *self._all_keys)
+        large = {slice_ for slice_, rows in cold.items() if 2 * slice_.rows > rows.section_rows}
+        self._fetch_sections(large)
+        fetched = _fetch({slice_: rows for slice_, rows in cold.items() if slice_ not in large})
+        return [(fetched.get(slice_) or self.open_slice(slice_)).row_range() for slice_ in slices]
+
+    def _fetch_sections(self, slices: Iterable[Slice]) -> None:
+        self._segments.fetch_sections((slice_.segment, slice_.section) for slice_ in slices)
+
+    def sort_keys_of(self, slices: Sequence[Slice]) -> list[SortKeys]:
+        """Return the sort keys of each slice, with a few others if its segment is not complete on this host."""
+        cold = self._open_cold(slices, *self._all_keys)
+        fetched = dict(zip(cold, fetch_sort_keys(list(cold.values())), strict=True))
+        return [
+            fetched[slice_] if slice_ in fetched else self.open_slice(slice_).sort_keys()
+            for slice_ in slices
+        ]
 
     def open_slice(self, slice_: Slice) -> OpenSlice:
         key = slice_.segment, slice_.section
@@ -240,34 +267,63 @@ class ColumnarTable:
             None,
         ]
 
-    def _fetch_rows(self, first: SortKeys, end: SortKeys | None = None) -> dict[Slice, OpenSlice]:
+    def _fetch_rows(
+        self, first: SortKeys, end: SortKeys | None = None, endings: Flags | None = None
+    ) -> dict[Slice, OpenSlice]:
         """Fetch the rows that may be in ranges of sort keys; return the slices that aren't complete on this host.
 
         Without `end` the ranges are single sort keys.
         """
-        if self.manifest is self._local_manifest:
-            return {}
-        if self.is_local(self.manifest.runs):
-            self._local_manifest = self.manifest
+        if self._has_all_segments():
             return {}
         ends = first + np.uint64(1) if end is None else end
         slices = [slice_ for slice_ in self.manifest.slices() if _overlaps(slice_, first, ends)]
-        self._segments.open_all({slice_.segment: None for slice_ in slices})
         is_some = first < ends
         bounds = first[is_some], ends[is_some] - np.uint64(1)
-        bottom = self.manifest.runs[-1].slices
-        cold = {}
-        for slice_ in slices:
-            opened = self.open_slice(slice_)
-            if isinstance(opened.source, SectionRows) and opened.source.is_partial:
-                use_filter = end is None and slice_ not in bottom
-                cold[slice_] = ColdSlice(opened, *bounds, use_filter=use_filter)
-        return dict(zip(cold, fetch_rows(list(cold.values())), strict=True))
+        newer = () if end is not None else set(slices).difference(self.manifest.runs[-1].slices)
+        return _fetch(self._open_cold(slices, *bounds, filtered=newer, endings=endings))
+
+    def _open_cold(
+        self,
+        slices: Sequence[Slice],
+        first: SortKeys,
+        last: SortKeys,
+        *,
+        filtered: Container[Slice] = (),
+        endings: Flags | None = None,
+    ) -> dict[Slice, ColdSlice]:
+        """Open slices in one round of requests; return those whose segments are not complete on this host.
+
+        The filters of the `filtered` ones are used, if they have some.
+        """
+        if self._segments.has_all(slice_.segment for slice_ in slices):
+            return {}
+        self._segments.open_all({slice_.segment: None for slice_ in slices})
+        opened = {slice_: self.open_slice(slice_) for slice_ in slices}
+        return {
+            slice_: ColdSlice(rows, first, last, use_filter=slice_ in filtered, endings=endings)
+            for slice_, rows in opened.items()
+            if rows.is_partial
+        }
+
+    def _has_all_segments(self) -> bool:
+        """Return whether all segments are complete on this host."""
+        if self.manifest is not self._local_manifest and self.is_local(self.manifest.runs):
+            self._local_manifest = self.manifest
+        return self.manifest is self._local_manifest
+
+    @property
+    def _all_keys(self) -> tuple[SortKeys, SortKeys]:
+        """The first and the last sort key of the subtask."""
+        first, end = self.sort_keys
+        return np.array([first], np.uint64), np.array([end - 1], np.uint64)
 
     def _open_slices(self) -> list[OpenSlice]:
         """Open all slices, newest first."""
-        edges = np.array(self.sort_keys, np.uint64)
-        return list(self._open_slices_between(edges[:1], edges[1:], {}))
+        first, last = self._all_keys
+        if not self._has_all_segments():
+            self._segments.open_all({slice_.segment: None for slice_ in self.manifest.slices()})
+        return list(self._open_slices_between(first, last + np.uint64(1), {}))
 
     def _open_slices_between(
         self, first: SortKeys, end: SortKeys, fetched: Mapping[Slice, OpenSlice]
@@ -338,17 +394,38 @@ def _overlaps(slice_: Slice, first: SortKeys, end: SortKeys) -> bool:
     return number < len(first) and bool(first[number] < slice_.end)
 
 
-def _first_timer(slice_: OpenSlice, groups: SortKeys, low: int) -> int:
+def _fetch(cold: Mapping[Slice, ColdSlice]) -> dict[Slice, OpenSlice]:
+    return dict(zip(cold, fetch_rows(list(cold.values())), strict=True))
+
+
+def _first_timer(slices: Sequence[OpenSlice], groups: SortKeys, low: int) -> int:
     """Return the place in its key group of the first timer that is not before `low`; `GROUP` without one."""
-    begins = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
+    begins = [_begins(slice_, groups, low) for slice_ in slices]
+    cold = {
+        number: ColdSlice(slice_, begins[number], begins[number])
+        for number, slice_ in enumerate(slices)
+        if slice_.is_partial
+    }
+    fetched = dict(zip(cold, fetch_first_keys(list(cold.values())), strict=True))
+    first = GROUP
+    for number, slice_ in enumerate(slices):
+        sort_keys = fetched.get(number)
+        if sort_keys is None:
+            sort_keys = slice_.source.sort_keys
+        rows = sort_keys.searchsorted(begins[number])
+        inside = rows < sort_keys.searchsorted(np.uint64(slice_.end))
+        # The place of a row of another key group is at least `GROUP`.
+        places = sort_keys[rows[inside]] - groups[inside]
+        first = int(places.min(initial=first))
+    return first
+
+
+def _begins(slice_: OpenSlice, groups: SortKeys, low: int) -> SortKeys:
+    """Return the first sort key of each key group that a timer of the slice, not before `low`, may have."""
+    begins: SortKeys = np.maximum(groups + np.uint64(low), np.uint64(slice_.first))
     if slice_.deleted_up_to_ms != MIN_TIME_MS:
         begins = advance_to_time(begins, slice_.deleted_up_to_ms)
-    sort_keys = slice_.source.sort_keys
-    rows = sort_keys.searchsorted(begins)
-    inside = rows < sort_keys.searchsorted(np.uint64(slice_.end))
-    # The place of a row of another key group is at least `GROUP`.
-    places = sort_keys[rows[inside]] - groups[inside]
-    return int(places.min(initial=GROUP))
+    return begins
 
 
 def _scatter(

@@ -192,10 +192,8 @@ class Compaction:
         ranges = [] if first or rows is None else [RowRange.whole(rows)]
         newer = self._write_recent(rows) if first else ()
         first, end = max(0, first - shift), end - shift  # from here on among the old runs
-        self._table.fetch_all(old[first:end])
-        merged = self._merge(
-            [*ranges, *self._open_ranges(old[first:end])], is_bottom=end == len(old)
-        )
+        ranges += self._table.open_ranges(old[first:end])
+        merged = self._merge(ranges, is_bottom=end == len(old))
         runs = [*newer, *old[:first]]
         if merged.rows:
             slices = self._write(
@@ -226,8 +224,7 @@ class Compaction:
         low = old.cursor if start <= old.cursor < end else start
         high = self._step_end(swept, low, budget)
         within = [step for run in swept if (step := run.within(low, high)) is not None]
-        self._table.fetch_all(within)
-        ranges = self._open_ranges(within)
+        ranges = self._table.open_ranges(within)
         merged = self._merge(ranges, is_bottom=True)
         row_bytes = merged.size / merged.rows if merged.rows else 32
         read = sum(range_.rows for range_ in ranges) * row_bytes
@@ -257,12 +254,10 @@ class Compaction:
         """Return the sort key up to which the runs have about `budget` bytes from `low` on."""
         high = self._step_end_by_largest(runs, low, budget)
         while True:  # the rows of other runs may be distributed differently
-            sized = [
-                (self._table.open_slice(slice_).sort_keys(), slice_.row_bytes)
-                for run in runs
-                if (within := run.within(low, high)) is not None
-                for slice_ in within.slices
-            ]
+            steps = filter(None, (run.within(low, high) for run in runs))
+            slices = [slice_ for step in steps for slice_ in step.slices]
+            row_bytes = [slice_.row_bytes for slice_ in slices]
+            sized = list(zip(self._table.sort_keys_of(slices), row_bytes, strict=True))
             size = sum(len(sort_keys) * row_bytes for sort_keys, row_bytes in sized)
             if size <= _MAX_BUDGET_SHARE * budget:
                 return high
@@ -277,7 +272,7 @@ class Compaction:
         left = budget * largest.size / sum(run.size for run in runs)
         within = largest.within(low, END)
         for slice_ in within.slices if within else ():
-            sort_keys = self._table.open_slice(slice_).sort_keys()
+            (sort_keys,) = self._table.sort_keys_of([slice_])
             if len(sort_keys) * slice_.row_bytes > left:
                 row = max(1, int(left / slice_.row_bytes))
                 if row >= len(sort_keys):
@@ -289,9 +284,6 @@ class Compaction:
     def _level(self, run: Run) -> int:
         """Return the level of a run by the present size of flushes, which may be smaller than when it was made."""
         return max(run.level, self._policy.level(run.size, self._flush))
-
-    def _open_ranges(self, runs: Sequence[Run]) -> list[RowRange]:
-        return [self._table.open_slice(slice_).row_range() for run in runs for slice_ in run.slices]
 
     def _merge(self, ranges: Sequence[RowRange], *, is_bottom: bool) -> SortedRows:
         spec, now_ms = self._table.spec, self._table.now_ms()

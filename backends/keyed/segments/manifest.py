@@ -177,16 +177,6 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         slices = tuple(filter(None, restricted))
         return Run(self.level, slices) if slices else None
 
-    def with_tails(self, tails: Mapping[str, int]) -> "Run":
-        """Return the run with the lengths of the tails of these segments."""
-        if tails.keys().isdisjoint(slice_.segment for slice_ in self.slices):
-            return self
-        slices = (
-            msgspec.structs.replace(slice_, tail_bytes=tails.get(slice_.segment, slice_.tail_bytes))
-            for slice_ in self.slices
-        )
-        return Run(self.level, tuple(slices))
-
     def with_specs(self, numbers: Sequence[int]) -> "Run":
         """Return the run with other indices of specs; `numbers` has the new index for each old one."""
         return Run(
@@ -239,11 +229,16 @@ class TableManifest(msgspec.Struct, frozen=True, gc=False):
         return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)
 
     def with_tails(self, tails: Mapping[str, int]) -> "TableManifest":
-        """Return the table with the lengths of the tails of segments that have been finished."""
-        runs = tuple(run.with_tails(tails) for run in self.runs)
-        if all(run is known for run, known in zip(runs, self.runs, strict=True)):
-            return self
-        return msgspec.structs.replace(self, runs=runs)
+        """Return the table with the lengths of the tails of segments that were finished."""
+
+        def with_tail(slice_: Slice) -> Slice:
+            length = tails.get(slice_.segment)
+            if length is None:
+                return slice_
+            return msgspec.structs.replace(slice_, tail_bytes=length)
+
+        runs = (Run(run.level, tuple(map(with_tail, run.slices))) for run in self.runs)
+        return msgspec.structs.replace(self, runs=tuple(runs)) if tails else self
 
     def with_spec(self, spec: StoredSpec) -> "TableManifest":
         """Return the same rows in a table with other columns or types."""

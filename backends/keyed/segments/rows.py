@@ -279,6 +279,11 @@ class OpenSlice:
     end: int = END
     deleted_up_to_ms: int = MIN_TIME_MS
 
+    @property
+    def is_partial(self) -> bool:
+        """True if blocks of the rows may be missing on this host."""
+        return isinstance(self.source, SectionRows) and self.source.is_partial
+
     def sort_keys(self) -> SortKeys:
         """Return the sort keys of the rows; read no other columns, unless there are deleted timers."""
         if self.deleted_up_to_ms == MIN_TIME_MS and isinstance(self.source, SectionRows):

@@ -20,7 +20,7 @@ from pyarrow import types
 
 from holdfast.backends.arrow import check_blocks, check_memory
 from holdfast.backends.keyed.columns import Column, cut, from_arrow
-from holdfast.backends.keyed.segments.side_tables import Directory, Filter
+from holdfast.backends.keyed.segments.side_tables import Directory, Filter, Samples
 from holdfast.backends.keyed.segments.trailer import (
     ARROW_KIND,
     TEXT_KINDS,
@@ -72,6 +72,7 @@ class Section:
         self._batch: pa.RecordBatch | None = None
         self._partial: PartialBatch | None = None
         self._directory: Directory | None = None
+        self._samples: Samples | None = None
         self._filter: Filter | None = None
         self.rows = place.rows
 
@@ -110,6 +111,15 @@ class Section:
         return self._directory
 
     @property
+    def samples(self) -> Samples | None:
+        """Some of the sort keys; None if the section has a directory, or few rows."""
+        place = self._place.samples
+        if self._samples is None and place is not None:
+            sort_keys = np.frombuffer(self._segment.read(*place.place), "<u8")
+            self._samples = Samples(sort_keys, place.step)
+        return self._samples
+
+    @property
     def filter(self) -> Filter | None:
         """The prefixes that occur; None if the section has no filter."""
         place = self._place.filter
@@ -133,7 +143,7 @@ class Section:
     def keys_between(self, first: int, end: int) -> tuple[int, SortKeys]:
         """Return the position of the first row with `first` <= sort key < `end`, and the sort keys of all such rows.
 
-        With a directory few others are read.
+        With a directory or samples few others are read.
         """
         low, high = self._rows_near(first, end)
         keys = cast("SortKeys", self.column_between("hi", pa.uint64(), low, high))
@@ -192,7 +202,14 @@ class Section:
         """Return bounds of the rows with a sort key in the range."""
         place = self._place.directory
         if place is None:
-            return 0, self.rows
+            samples = self.samples
+            if samples is None:
+                return 0, self.rows
+            steps = samples.steps_between(
+                np.array([first], np.uint64), np.array([end - 1], np.uint64)
+            )
+            low, high = (min(int(step[0]) * samples.step, self.rows) for step in steps)
+            return low, max(low, high)
         offset, length = place.place
         last = length // 4 - 1  # the end of the last prefix
 

@@ -13,8 +13,10 @@ from holdfast.backends.keyed.segments.side_tables import (
     MIN_ROWS,
     Directory,
     Filter,
+    Samples,
     build_directory,
     build_filter,
+    build_samples,
 )
 from holdfast.backends.keyed.segments.trailer import (
     ALIGNMENT,
@@ -26,6 +28,7 @@ from holdfast.backends.keyed.segments.trailer import (
     ColumnPlace,
     DirectoryPlace,
     FilterPlace,
+    SamplesPlace,
     SectionPlace,
     Trailer,
     column_kind,
@@ -63,6 +66,7 @@ class SegmentWriter:
         self._checksum = ChecksumBuilder()
         self._sections: list[SectionPlace] = []
         self._directories: dict[int, Directory] = {}  # by section
+        self._samples: dict[int, Samples] = {}
         self._filters: dict[int, Filter] = {}
 
     def add_section(
@@ -123,22 +127,30 @@ class SegmentWriter:
     def _build_side_tables(self, section: int, sort_keys: SortKeys, *, has_filter: bool) -> None:
         if len(sort_keys) < MIN_ROWS:
             return
+        directory = None
         if not has_filter or len(sort_keys) >= _MIN_ROWS_FOR_BOTH:
             directory = build_directory(sort_keys)
-            if directory is not None:
-                self._directories[section] = directory
+        if directory is not None:
+            self._directories[section] = directory
+        else:
+            self._samples[section] = build_samples(sort_keys)
         if has_filter:
             filter_ = build_filter(sort_keys)
             if filter_ is not None:
                 self._filters[section] = filter_
 
     def _add_side_tables(self) -> None:
-        """Append all directories, then all filters, which are smaller and the more likely to be in a reader's first request."""
+        """Append all directories, then smaller tables, which are the more likely to be in a reader's first request."""
         for number, directory in self._directories.items():
             place = self._add_side_table(directory.starts)
             self._sections[number] = msgspec.structs.replace(
                 self._sections[number],
                 directory=DirectoryPlace(place, directory.shift, directory.first),
+            )
+        for number, samples in self._samples.items():
+            place = self._add_side_table(samples.sort_keys)
+            self._sections[number] = msgspec.structs.replace(
+                self._sections[number], samples=SamplesPlace(place, samples.step)
             )
         for number, filter_ in self._filters.items():
             place = self._add_side_table(filter_.bits)

@@ -1,7 +1,8 @@
 """Side tables of a section: indexes that find rows by sort key without reading all sort keys.
 
 A prefix is a sort key without its low bits. A directory has the first row of each prefix, and is fast if most
-lookup keys are present. A filter has the prefixes that occur, and is fast if most are absent.
+lookup keys are present. A filter has the prefixes that occur, and is fast if most are absent. Samples are some of the
+sort keys. They are used instead of a directory where many rows have one prefix, such as timers of the same days.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.backends.keyed.columns import Rows
 from holdfast.backends.keyed.table import SortKeys
 
 MIN_ROWS = 4096
@@ -19,6 +21,8 @@ STEP_ROWS = 1 << 15
 
 _ROWS_PER_BUCKET = 2
 _BITS_PER_ROW = 8
+_MIN_SAMPLE_ROWS = 1024
+_MAX_SAMPLES = 4096
 _MAX_PER_ROW = 4
 """Bound of buckets, or bytes of a filter, per row: sort keys that are clustered get no side table."""
 
@@ -40,6 +44,19 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """The sort key of every `step`-th row, from the first row on; uint64."""
+
+    sort_keys: SortKeys
+    step: int
+
+    def steps_between(self, first: SortKeys, last: SortKeys) -> tuple[Rows, Rows]:
+        """Return, for ranges of sort keys, the step with the first row, and the end of the steps with rows."""
+        low = np.maximum(self.sort_keys.searchsorted(first) - 1, 0)
+        return low, self.sort_keys.searchsorted(last, "right")
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """The prefixes that occur.
 
@@ -55,12 +72,17 @@ class Filter:
 
 
 def build_directory(sort_keys: SortKeys) -> Directory | None:
-    """Build a directory of at least one row, with about two rows per prefix; None if the sort keys are too clustered."""
+    """Build a directory of at least one row, with about two rows per prefix; None if the sort keys are too clustered.
+
+    They are if there are too many prefixes, or most rows have the same prefix as more than a thousand others.
+    """
     rows, first, last = len(sort_keys), int(sort_keys[0]), int(sort_keys[-1])
     span = last - first + 1
     shift = max(0, (span // max(1, rows // _ROWS_PER_BUCKET)).bit_length() - 1)
     prefixes = ((last - first) >> shift) + 1
-    if prefixes > _MAX_PER_ROW * rows:
+    distances = np.diff(sort_keys[::_MIN_SAMPLE_ROWS])
+    is_close = int((distances < np.uint64(1 << shift)).sum())
+    if prefixes > _MAX_PER_ROW * rows or 2 * is_close > len(distances) > 0:
         return None
     starts = np.zeros(prefixes + 1, np.uint32)
     for row in range(0, rows, STEP_ROWS):
@@ -71,6 +93,11 @@ def build_directory(sort_keys: SortKeys) -> Directory | None:
         starts[first_number + 1 : first_number + 1 + len(counts)] += counts.astype(np.uint32)
     np.cumsum(starts, out=starts, dtype=np.uint32)
     return Directory(starts, shift, first)
+
+
+def build_samples(sort_keys: SortKeys) -> Samples:
+    step = max(_MIN_SAMPLE_ROWS, -(-len(sort_keys) // _MAX_SAMPLES))
+    return Samples(np.ascontiguousarray(sort_keys[::step]), step)
 
 
 def build_filter(sort_keys: SortKeys) -> Filter | None:

@@ -4,7 +4,7 @@
     0       8       magic, "HOLDSEGM" in ASCII
     8       4       format version, unsigned, big-endian
     12      52      zeros
-    64      ...     all sections, then all directories, then all filters, each at a multiple of 64, with zeros between them
+    64      ...     all sections, directories, samples and filters, each at a multiple of 64, with zeros between them
     t       n       trailer: a MessagePack map by field names
     t+n     4       n, unsigned, big-endian
     t+n+4   4       format version, again
@@ -87,6 +87,13 @@ class DirectoryPlace(msgspec.Struct, frozen=True):
     first: Count
 
 
+class SamplesPlace(msgspec.Struct, frozen=True):
+    """The place of samples: sort keys, unsigned, 8 bytes each, little-endian, one for each `step` rows."""
+
+    place: _Bytes
+    step: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+
+
 class FilterPlace(msgspec.Struct, frozen=True):
     """The place of a filter: one bit per prefix."""
 
@@ -104,6 +111,7 @@ class SectionPlace(msgspec.Struct, frozen=True, omit_defaults=True):
         place: The section itself, an Arrow IPC file of one record batch.
         columns: The places of its columns.
         directory: The first row of each prefix.
+        samples: Some of the sort keys, if there is no directory.
         filter: The prefixes that occur.
     """
 
@@ -112,6 +120,7 @@ class SectionPlace(msgspec.Struct, frozen=True, omit_defaults=True):
     place: _Bytes
     columns: tuple[ColumnPlace, ...]
     directory: DirectoryPlace | None = None
+    samples: SamplesPlace | None = None
     filter: FilterPlace | None = None
 
 
@@ -214,6 +223,9 @@ def _find_contradiction(trailer: Trailer, end: int) -> str | None:
         directory = section.directory
         if directory is not None and (directory.place[1] % 4 or directory.place[1] < 8):
             return f"directory of section {number} has {directory.place[1]} bytes"
+        samples = section.samples
+        if samples is not None and samples.place[1] != 8 * -(-section.rows // samples.step):
+            return f"samples of section {number} are {samples.place[1]} bytes"
         if section.filter is not None and not section.filter.place[1]:
             return f"filter of section {number} is empty"
     return None
@@ -222,10 +234,12 @@ def _find_contradiction(trailer: Trailer, end: int) -> str | None:
 def _places(section: SectionPlace) -> list[tuple[str, tuple[int, int]]]:
     places = [("data", section.place)]
     places += [(column.name, place) for column in section.columns for place in column.buffers]
-    if section.directory is not None:
-        places.append(("directory", section.directory.place))
-    if section.filter is not None:
-        places.append(("filter", section.filter.place))
+    side_tables = {
+        "directory": section.directory,
+        "samples": section.samples,
+        "filter": section.filter,
+    }
+    places += [(name, table.place) for name, table in side_tables.items() if table is not None]
     return places
 
 

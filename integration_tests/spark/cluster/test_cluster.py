@@ -16,6 +16,7 @@ from jobs.disruptions import (
     ShufflingSink,
     WaitingAndFailingGroups,
     WaitingGroups,
+    WaitingInSharedTask,
     WaitingSink,
     WatchedGroups,
 )
@@ -41,6 +42,16 @@ def test_executor_killed_during_operator_is_replaced(
     kill_tree(executor_of(int(signals.wait("waits"))))
     assert on_cluster.error() == ""
     check_result(fed_job, reference)
+
+
+def test_executor_killed_between_subtasks_of_a_task_is_replaced(
+    on_cluster: Driver, fed_job: Job, signals: Signals
+) -> None:
+    on_cluster.start(fed_job, WaitingInSharedTask(GROUP, signals), parallelism=7)
+    kill_tree(executor_of(int(signals.wait("waits"))))
+    assert on_cluster.error() == ""
+    assert [*fed_job.ids_by_subtask()] == [*range(7)]
+    fed_job.check_every_row_is_there_once()
 
 
 def test_worker_killed_after_its_task_wrote_loses_nothing(

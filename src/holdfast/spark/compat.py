@@ -207,6 +207,17 @@ def parse_data_type(session: SparkSession | None, text: str) -> DataType:
     return cast("Any", spark_types)._parse_datatype_string(text)  # type: ignore[no-any-return]  # private
 
 
+NO_SQL_FUNCTION = 2 if _VERSION >= (4, 3) else 0
+"""The number of lists that a function in Spark's JVM has for SQL that replaces it."""
+
+
+def java_map_in_arrow(frame: Any, function: Any) -> Any:
+    """Apply a function over record batches, a column in Spark's JVM, to a frame there."""
+    if IS_PYSPARK_4:
+        return frame.mapInArrow(function, False, None)
+    return frame.pythonMapInArrow(function.expr(), False)
+
+
 def error_condition(error: PySparkException) -> str | None:
     """Return Spark's name for the condition of an error."""
     return error.getCondition() if IS_PYSPARK_4 else error.getErrorClass()

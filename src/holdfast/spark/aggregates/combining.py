@@ -21,11 +21,10 @@ from holdfast.spark.aggregates.functions import (
     operand,
 )
 from holdfast.spark.compat import DATETIME_TYPES
-from holdfast.spark.operators import is_collated
+from holdfast.spark.operators import Combination, Grouping, is_collated
 from holdfast.spark.sessions import column_named
 
 _PANE = "__holdfast_pane"
-_GROUP, _RESULT = "__holdfast_group_", "__holdfast_result_"
 _FLOATS = (types.FloatType, types.DoubleType)
 _ORDERED: tuple[type[types.DataType], ...] = (
     types.NumericType,
@@ -77,8 +76,8 @@ def operands_of(
         rows: The rows.
         key: The key's columns.
         aggregates: The aggregates by name.
-        combine: Whether Spark combines all rows of a key, and of a pane if there are panes, to one row. It costs
-            another shuffle, of few rows if there are few keys.
+        combine: Whether Spark combines all rows of a key, and of a pane if there are panes, to one row. In a
+            large batch it costs another shuffle, of few rows if there are few keys.
         panes: For windows: keep a column of event time.
 
     Raises:
@@ -109,51 +108,23 @@ def preparation_of(
             f"aggregates {sketches} count distinct values, which only Spark can combine; leave out combine=False, or "
             "move them to a separate operator"
         )
+    condition = None if panes is None else column_named(panes.time).isNotNull()
+    names = dict.fromkeys([*key, *times, *columns_of(aggregates)])
+    columns = [column_named(name) for name in names]
     if not combine:
-        names = dict.fromkeys([*key, *times, *columns_of(aggregates)])
-        columns = [column_named(name) for name in names]
-        return lambda rows: _with_times(rows, panes).select(*columns)
+        return lambda rows: (rows if condition is None else rows.where(condition)).select(*columns)
     groups = {name: column_named(name) for name in key}
+    if panes is not None:
+        # Aggregates may be of the time itself, so the column keeps its name until they are made.
+        columns.append(panes.start.alias(_PANE))
+        groups[panes.time] = F.col(_PANE)
     kinds = {field.name: field.dataType for field in rows.schema}
-    accumulators = {
+    operands = {
         operand(accumulator): expression
         for name, aggregate in aggregates.items()
         for accumulator, expression in _combining(name, aggregate, kinds).items()
     }
-    if panes is None:
-        return lambda rows: _group(rows, groups, accumulators)
-    groups[panes.time] = F.col(_PANE)
-
-    def combine_panes(rows: DataFrame) -> DataFrame:
-        # Aggregates may be of the time itself, so the column keeps its name until they are made.
-        timed = _with_times(rows, panes).withColumn(_PANE, panes.start)
-        return _group(timed, groups, accumulators)
-
-    return combine_panes
-
-
-def _group(
-    rows: DataFrame, groups: Mapping[str, Column], aggregates: Mapping[str, Column]
-) -> DataFrame:
-    """Aggregate rows to a row for each group, with columns of these names.
-
-    The columns of groups are selected like aggregates, to be independent of `spark.sql.retainGroupColumns`.
-    """
-    named = {
-        **{f"{_GROUP}{number}": column for number, column in enumerate(groups.values())},
-        **{f"{_RESULT}{number}": column for number, column in enumerate(aggregates.values())},
-    }
-    grouped = rows.groupBy(*groups.values()).agg(
-        *(column.alias(name) for name, column in named.items())
-    )
-    names = [*groups, *aggregates]
-    return grouped.select(
-        *(F.col(made).alias(name) for made, name in zip(named, names, strict=True))
-    )
-
-
-def _with_times(rows: DataFrame, panes: Panes | None) -> DataFrame:
-    return rows if panes is None else rows.where(column_named(panes.time).isNotNull())
+    return Combination(condition=condition, columns=columns, groups=groups, values=operands)
 
 
 def aggregate_rows(
@@ -163,7 +134,8 @@ def aggregate_rows(
     check_aggregates(aggregates, key)
     _check_columns(aggregates, rows)
     results = {name: _native(aggregate) for name, aggregate in aggregates.items()}
-    return _group(rows, {name: column_named(name) for name in key}, results)
+    groups = {name: column_named(name) for name in key}
+    return Grouping.of([*groups.values()], groups | results)(rows)
 
 
 def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None:

@@ -41,10 +41,12 @@ class ClassicEngine:
     session: SparkSession
     clock: Clock
 
-    def running_query(self) -> RunningQuery:
+    def running_query(self, known: RunningQuery | None = None) -> RunningQuery:
         query_id = self.session.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query_id:
             raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
+        if known is not None and known.query_id == query_id and _is_active(known):
+            return known  # a query has one active run
         execution = self._execution(query_id)
         return RunningQuery(
             query_id=query_id,
@@ -103,6 +105,10 @@ class ClassicEngine:
         except Py4JError:  # Spark has ended
             return None
 
+    def last_input_rows(self, query: RunningQuery) -> int | None:
+        progress = query.execution.lastProgress()
+        return None if progress is None else int(progress.numInputRows())
+
     def is_empty(self, rows: DataFrame) -> bool:
         # Stateful operators of Spark have partitions even without rows.
         return bool(cast("Any", rows)._jdf.queryExecution().toRdd().getNumPartitions() == 0)
@@ -148,3 +154,10 @@ class ClassicEngine:
         path = java_class(self.session, "org.apache.hadoop.fs.Path")(uri)
         configuration = self.session._jsparkSession.sessionState().newHadoopConf()
         return path.getFileSystem(configuration), path
+
+
+def _is_active(query: RunningQuery) -> bool:
+    try:
+        return bool(query.execution.isActive())
+    except Py4JError:  # its JVM has ended
+        return False

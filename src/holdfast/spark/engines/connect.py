@@ -60,13 +60,12 @@ class ConnectEngine:
     client_session: SparkSession
     session: SparkSession
 
-    def running_query(self) -> RunningQuery:
+    def running_query(self, known: RunningQuery | None = None) -> RunningQuery:
+        del known  # the engine knows it itself
         return self._own.query
 
     def default_parallelism(self) -> int:
-        # Clients can't ask for it, but it is the number of partitions of a range.
-        rows = self.session.range(MAX_PARALLELISM).select(F.spark_partition_id())
-        return rows.distinct().count()
+        return self._default_parallelism
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         return self.read(query, f"offsets/{batch_id}")
@@ -105,6 +104,9 @@ class ConnectEngine:
         del query  # it is in another session than the batches
         return None
 
+    def last_input_rows(self, query: RunningQuery) -> None:
+        """Return None: the query is in another session than the batches."""
+
     def is_empty(self, rows: DataFrame) -> bool:
         # Computes all rows: the number of partitions is unknown here.
         return rows.count() == 0
@@ -129,6 +131,12 @@ class ConnectEngine:
 
     def jobs(self, run_id: str) -> None:
         del run_id  # Spark Connect does not report jobs
+
+    @cached_property
+    def _default_parallelism(self) -> int:
+        # Clients can't ask for it, but it is the number of partitions of a range.
+        rows = self.session.range(MAX_PARALLELISM).select(F.spark_partition_id())
+        return rows.distinct().count()
 
     @cached_property
     def _own(self) -> _OwnQuery:

@@ -51,8 +51,11 @@ class Engine(Protocol):
     @property
     def session(self) -> SparkSession: ...
 
-    def running_query(self) -> RunningQuery:
-        """Return the query. Raises `InvalidRequestError` if it is unknown, as outside of `foreachBatch`."""
+    def running_query(self, known: RunningQuery | None = None) -> RunningQuery:
+        """Return the query; `known` itself if it is that query, and still the same run.
+
+        Raises `InvalidRequestError` if it is unknown, as outside of `foreachBatch`.
+        """
         ...
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
@@ -85,6 +88,10 @@ class Engine(Protocol):
 
     def last_progress(self, query: RunningQuery) -> str | None:
         """Return the JSON of Spark's last `StreamingQueryProgress`; None if it is not known here. From any thread."""
+        ...
+
+    def last_input_rows(self, query: RunningQuery) -> int | None:
+        """Return the number of rows that the query's sources had in its last batch; None if it is not known here."""
         ...
 
     def is_empty(self, rows: DataFrame) -> bool:

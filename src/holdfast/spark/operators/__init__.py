@@ -4,6 +4,7 @@ Users implement the classes of `functions`, and sinks; an `Operator` combines th
 `query/` runs operators, `subtask/` runs their functions. Start with `functions`.
 """
 
+from holdfast.spark.operators.combination import Combination, CombinedRouting, Grouping
 from holdfast.spark.operators.functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
@@ -12,7 +13,14 @@ from holdfast.spark.operators.functions import (
     KeyedProcessFunction,
     StatefulFunction,
 )
-from holdfast.spark.operators.key_loop import KeyLoop, Order, TimeDomain, inverse
+from holdfast.spark.operators.key_loop import (
+    KeyLoop,
+    Order,
+    TimeDomain,
+    inverse,
+    key_tuples,
+    named_key,
+)
 from holdfast.spark.operators.operator import (
     Broadcast,
     CheckpointedSink,
@@ -25,7 +33,13 @@ from holdfast.spark.operators.operator import (
     unused_sink_states,
 )
 from holdfast.spark.operators.output_rows import OutputRows, Row
-from holdfast.spark.operators.routing import Routing, arrow_schema, is_collated, read_table
+from holdfast.spark.operators.routing import (
+    SUBTASK,
+    Routing,
+    arrow_schema,
+    is_collated,
+    read_table,
+)
 from holdfast.spark.operators.side_outputs import (
     LATE,
     OutputSchema,

@@ -1,5 +1,6 @@
 """Routing of rows to subtasks, and rows of Spark in Arrow."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Self
@@ -17,11 +18,14 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark.compat import HAS_SHUFFLE_CHECKSUMS, read_arrow
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
+from holdfast.spark.prepared import PreparedColumns
 from holdfast.spark.sessions import column_named
 
 # A bigint, because rows are likely to have more columns of that type: Spark's JVM writes rows with three different
 # types to Arrow more slowly than rows with two.
-_SUBTASK = "__holdfast_subtask"
+SUBTASK = "__holdfast_subtask"
+"""The column of marks."""
+
 _RESERVED = "__holdfast_"
 
 _MAX_INT32 = 2**31 - 1
@@ -50,7 +54,7 @@ class Routing:
 
     parallelism: int
     subtask: Column
-    partition: Column
+    partition: PreparedColumns
     key: pa.Schema
     key_types: tuple[str, ...]
     input_schema: pa.Schema
@@ -82,47 +86,60 @@ class Routing:
             subtask = number.bitwiseAND(_MAX_INT32) % parallelism
         else:
             subtask = subtask_of_content(rows, parallelism)
-        nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
-        mark = (F.col("id") - parallelism).alias(_SUBTASK)
-        marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
         key_types = tuple(rows.schema[column].dataType.simpleString() for column in operator.key)
         return cls(
             parallelism=parallelism,
             subtask=subtask,
-            partition=_partition_number(parallelism),
+            partition=PreparedColumns([_partition_number(parallelism)]),
             key=key,
             key_types=key_types,
             input_schema=input_schema,
-            marks=marks,
+            marks=_marks(rows, parallelism),
             late_rows=LateRows.of(rows, operator.event_time, uid=operator.uid)
             if operator.drops_late_rows
             else None,
         )
 
+    def marks_of(self, rows: DataFrame) -> DataFrame:
+        """Return the rows without data, with the columns of other rows."""
+        return _marks(rows, self.parallelism)
+
     def mark(self, rows: DataFrame, late_watermark: int) -> DataFrame:
         """Mark rows with their partitions as their subtasks, and leave them there."""
         return self._mark(rows, F.spark_partition_id().cast("bigint"), late_watermark)
 
-    def repartition(self, rows: DataFrame, late_watermark: int) -> DataFrame:
-        """Move rows, and the rows without data, to the partitions of their subtasks."""
-        return (
-            self._mark(rows, self.subtask, late_watermark)
-            .union(self.marks)
-            .repartition(self.parallelism, self.partition)
-        )
+    def repartition(self, rows: DataFrame, late_watermark: int, tasks: int) -> DataFrame:
+        """Move rows, and the rows without data, to the partitions of their subtasks.
+
+        With fewer tasks than subtasks a task reads several of these partitions one after the other.
+        """
+        marked = self._mark(rows, self.subtask, late_watermark).union(self.marks)
+        routed = self.partition.repartition(marked, self.parallelism)
+        return routed if tasks >= self.parallelism else routed.coalesce(tasks)
 
     def _mark(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
         if self.late_rows is not None:
             late = self.late_rows.before(late_watermark).cast("bigint")
             subtask -= late * (2 * self.parallelism)
-        return rows.withColumn(_SUBTASK, subtask)
+        return rows.withColumn(SUBTASK, subtask)
+
+
+def _marks(rows: DataFrame, parallelism: int) -> DataFrame:
+    nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
+    mark = (F.col("id") - parallelism).alias(SUBTASK)
+    return rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
 
 
 def _partition_number(parallelism: int) -> Column:
+    index = F.pmod(F.col(SUBTASK), F.lit(parallelism).cast("bigint"))
+    return number_at(partition_numbers(parallelism), index)
+
+
+def number_at(numbers: Sequence[int], index: Column) -> Column:
+    """Return the int at an index, a bigint."""
     # One text instead of a literal for each number, which would be as many calls of the JVM. Spark makes it a constant.
-    numbers = F.lit(",".join(map(str, partition_numbers(parallelism))))
-    index = F.pmod(F.col(_SUBTASK), F.lit(parallelism).cast("bigint")).cast("int")
-    return F.split(numbers, ",").cast("array<int>")[index]
+    text = F.lit(",".join(map(str, numbers)))
+    return F.split(text, ",").cast("array<int>")[index.cast("int")]
 
 
 @cache

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.backends.functions import BatchTimes
 from holdfast.backends.subtask import OperatorKey
@@ -151,6 +150,8 @@ class BatchRun:
         application_id: Returns the application id of the query for sinks.
         job: The storage of the query's state.
         job_directory: URI of the directory of the job's checkpoints; None if they are in memory.
+        is_small: Whether the batch probably has so few rows that they are moved before Spark combines them.
+        shares_tasks: Whether subtasks share tasks if there are more subtasks than Spark runs tasks at once.
         targets: The tables that sinks have written in the batch.
     """
 
@@ -165,10 +166,14 @@ class BatchRun:
         times: BatchTimes,
         application_id: Callable[[], str],
         job_directory: str | None,
+        is_small: bool,
+        shares_tasks: bool,
     ) -> None:
         self.application_id = application_id
         self.job = job
         self.job_directory = job_directory
+        self.is_small = is_small
+        self.shares_tasks = shares_tasks
         self.targets: set[str] = set()
         self._engine = engine
         self._jobs = engine.jobs(run_id)
@@ -211,10 +216,9 @@ class BatchRun:
                 f"operator {uid!r} is applied twice in a batch, but its state has one stream of rows. "
                 "Unite the rows first, or make two operators with separate uids"
             )
-        given_rows = rows = running.prepare(_require_batch(rows, f"rows of operator {uid!r}"))
-        if operator.begin is not None and uid in self._pending.new:
-            rows = operator.begin(given_rows)
-        shape = running.shape(rows, given_rows, self._pending.assigned[uid])
+        rows = _require_batch(rows, f"rows of operator {uid!r}")
+        is_new = uid in self._pending.new
+        shape = running.shape(rows, self._pending.assigned[uid], is_new=is_new)
         output = self._output(running, shape, rows, broadcast)
         if self._jobs is None:
             # If a block is lost from now on, reading it fails: rows are never computed again.
@@ -275,7 +279,7 @@ class BatchRun:
         operator = running.operator
         assigned = self._pending.assigned[operator.uid]
         self._check_key_types(operator, shape.routing.key_types)
-        forwarded = self._forward(rows, shape.routing) if operator.forward else None
+        forwarded = self._forward(shape.prepare(rows), shape.routing) if operator.forward else None
         payload = TaskPayload(
             _pickle_function(operator), assigned.subtasks, self._broadcast_rows(operator, broadcast)
         )
@@ -302,13 +306,19 @@ class BatchRun:
             payload=self._cleanup.enter_context(self._engine.send(payload, uid=operator.uid)),
             reports=running.reports,
         )
-        schema = shape.spark_schema
-        if running.reports is None:
-            schema = StructType([*schema, StructField(COLUMN, BinaryType())])
         routed = forwarded
         if routed is None:
-            routed = shape.routing.repartition(rows, self._times.late_watermark)
-        return routed.mapInArrow(runner, schema)
+            tasks = self._task_count(assigned.parallelism)
+            routed = shape.repartition(
+                rows, self._times.late_watermark, tasks, is_small=self.is_small
+            )
+        return shape.map(routed, runner)
+
+    def _task_count(self, parallelism: int) -> int:
+        """Return the number of tasks that run the subtasks."""
+        if parallelism == 1 or not self.shares_tasks:
+            return parallelism
+        return min(parallelism, self._engine.default_parallelism())
 
     def _forward(self, rows: DataFrame, routing: Routing) -> DataFrame | None:
         """Return the rows in their partitions, one for each subtask; None if they have to be repartitioned."""

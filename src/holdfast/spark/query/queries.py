@@ -189,6 +189,7 @@ class StatefulQuery:
         self._runs: dict[str, QueryRun] = {}  # by query
         self._client_session: SparkSession | None = None
         self._last_engine: Engine | None = None
+        self._last_query: RunningQuery | None = None
 
     def __getstate__(self) -> "_Arguments":
         return self._process, self._operators, self.idle_ticks, self._clock, self._sinks
@@ -202,7 +203,7 @@ class StatefulQuery:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         check_no_batch()
         engine = self._engine(batch.sparkSession)
-        query = engine.running_query()
+        query = self._last_query = engine.running_query(self._last_query)
         try:
             self._run_batch(batch, batch_id, engine, query)
         except Exception as error:

@@ -45,6 +45,11 @@ from holdfast.spark_progress import SparkProgress, sources_of
 
 _log = logging.getLogger(__name__)
 
+_MAX_SMALL_ROWS = 100_000
+"""Rows of a batch that Spark moves about as fast as it starts one more stage."""
+
+_DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"
+
 
 @dataclass(slots=True, kw_only=True)
 class QueryRun:
@@ -61,6 +66,7 @@ class QueryRun:
         application_id: The application id of the query for sinks; None until a sink asks for it.
         tick_source: The index of the source of idle ticks; None until a batch needs it.
         metrics: Receives reports of checkpoints; None without metrics.
+        adds_executors: Whether Spark adds executors if more tasks wait than the present ones run at once.
     """
 
     run_id: str
@@ -76,6 +82,7 @@ class QueryRun:
     application_id: str | None = None
     tick_source: int | None = None
     metrics: JobMetrics | None = None
+    adds_executors: bool = False
 
     @classmethod
     def start(
@@ -90,7 +97,8 @@ class QueryRun:
         clock: Clock,
     ) -> Self:
         """Parse the settings; nothing in storage is read or changed yet, except that directories are created."""
-        settings = Settings.parse(settings_of(engine.session))
+        all_settings = settings_of(engine.session)
+        settings = Settings.parse(all_settings)
         engine.check(settings)
         job_id = settings.job_id or query.query_id
         check_disjoint(query.checkpoint_location, settings.checkpoint_dir, job_id)
@@ -152,6 +160,7 @@ class QueryRun:
             ),
             idle_ticks=idle_ticks,
             metrics=metrics,
+            adds_executors=all_settings.get(_DYNAMIC_ALLOCATION, "").lower() == "true",
         )
 
     def run_batch(
@@ -191,7 +200,11 @@ class QueryRun:
                 completed = self.coordinator.reuse_state(pending, progress)
             else:
                 find_id = partial(self._find_application_id, engine, query)
-                acknowledgements = self._process(engine, rows, pending, times, find_id)
+                last_rows = engine.last_input_rows(query)
+                is_small = last_rows is not None and last_rows <= _MAX_SMALL_ROWS
+                acknowledgements = self._process(
+                    engine, rows, pending, times, find_id, is_small=is_small
+                )
                 states = snapshot_sinks(self.sinks, pending.checkpoint_id)
                 completed = self.coordinator.complete(pending, acknowledgements, progress, states)
                 self.next_timers = event_time.earliest_timers(
@@ -297,6 +310,8 @@ class QueryRun:
         pending: PendingCheckpoint,
         times: BatchTimes,
         application_id: Callable[[], str],
+        *,
+        is_small: bool,
     ) -> dict[str, list[Acknowledgement]]:
         """Apply the operators and let the sink run its jobs, which return the acknowledgements."""
         directory = self.coordinator.job.directory
@@ -309,6 +324,8 @@ class QueryRun:
             times=times,
             application_id=application_id,
             job_directory=directory.uri if directory else None,
+            is_small=is_small,
+            shares_tasks=not self.adds_executors,
         ) as batch:
             if self.process is not None:
                 self.process(rows, pending.batch_id)

@@ -1,13 +1,39 @@
-"""The input rows of a subtask, without the marks and the late rows."""
+"""The rows of a task by subtask, and those of a subtask without the marks and the late rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
+from operator import itemgetter
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.arrow import IncompatibleValueError, cast_rows
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators import SideRows
+
+
+def rows_by_subtask(
+    batches: Iterable[pa.RecordBatch], parallelism: int
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Yield each subtask with its rows, which have to be read before the next subtask is requested.
+
+    The rows of a subtask follow each other, whose marks are in the last column. Batches may have rows of several.
+    """
+    parts = (part for batch in batches for part in _parts_of_subtasks(batch, parallelism))
+    for subtask, of_subtask in groupby(parts, key=itemgetter(0)):
+        yield subtask, map(itemgetter(1), of_subtask)
+
+
+def _parts_of_subtasks(
+    batch: pa.RecordBatch, parallelism: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if not batch.num_rows:
+        return
+    subtasks = batch.columns[-1].to_numpy() % parallelism
+    starts = np.flatnonzero(subtasks[1:] != subtasks[:-1]) + 1
+    for start, end in pairwise([0, *starts.tolist(), batch.num_rows]):
+        yield int(subtasks[start]), batch.slice(start, end - start)
 
 
 class InputRows:

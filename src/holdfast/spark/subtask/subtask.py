@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -39,7 +38,7 @@ from holdfast.spark.operators import (
 )
 from holdfast.spark.settings import StateSettings, Stores
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
-from holdfast.spark.subtask.input_rows import InputRows
+from holdfast.spark.subtask.input_rows import InputRows, rows_by_subtask
 from holdfast.spark.subtask.local_state import LocalState
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
@@ -165,12 +164,12 @@ class TaskPayload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRunner:
-    """The function for `mapInArrow`: pickled to executors, and called once for each subtask.
+    """The function for `mapInArrow`: pickled to executors, and called once for each task, which runs one or more subtasks.
 
     The last column of the rows is a mark, which `Routing` adds: the number i of their subtask. Each subtask also gets
     a row without data and with the mark i - parallelism, which carries its number if there are no other rows. Late rows
     have the mark i - 2 * parallelism, and are dropped. Spark's partition id is not the number: it changes if the
-    sink coalesces.
+    sink coalesces. The rows of a subtask follow each other, and subtasks of a task run one after the other.
 
     Forwarded rows have no such additional row, because there is no way to add one to each partition. A partition
     without rows takes Spark's id as its number, and must not yield rows. If that number is wrong, some subtask reports
@@ -193,12 +192,15 @@ class SubtaskRunner:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema, parallelism = self.operator.input_schema, self.operator.parallelism
-        with_rows = (batch for batch in batches if batch.num_rows)
-        first = next(with_rows, None)
-        if first is not None:
-            subtask = first.columns[-1][0].as_py() % parallelism
-            yield from self._run(subtask, InputRows(chain([first], with_rows), schema, parallelism))
-        elif self.operator.is_forwarded:
+        ended: set[int] = set()
+        for subtask, rows_of_subtask in rows_by_subtask(batches, parallelism):
+            if subtask in ended:
+                raise CheckpointDeclinedError(
+                    f"rows of subtask {subtask} of operator {self.operator.uid!r} arrive after the subtask has ended"
+                )
+            yield from self._run(subtask, InputRows(rows_of_subtask, schema, parallelism))
+            ended.add(subtask)
+        if not ended and self.operator.is_forwarded:
             rows = InputRows(iter(()), schema, parallelism)
             for batch in self._run(self._partition(), rows):
                 if batch.num_rows:

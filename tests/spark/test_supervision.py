@@ -1,0 +1,171 @@
+"""Restarts by `run`: which faults can pass, delays and limits, and the batches of a query that fails and is restarted."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from jobs.job import Job, keyed_stream
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+import holdfast as hf
+from holdfast import StatefulFunction, keyed
+from holdfast.backends import FunctionInitializationContext
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    CheckpointDeclinedError,
+    InvalidRequestError,
+    StorageUnavailableError,
+)
+from holdfast.spark.supervision import can_pass_later
+from holdfast.testing import ManualClock
+
+
+class FakeQuery:
+    """A query that ends with an error, or without one."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+        self.is_stopped = False
+
+    def awaitTermination(self) -> None:  # noqa: N802  # Spark's name
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def starts(*errors: BaseException | None) -> tuple[list[FakeQuery], Callable[[], Any]]:
+    """Return queries that end with these errors, and a function that starts one after the other."""
+    queries = [FakeQuery(error) for error in errors]
+    remaining = iter(queries)
+    return queries, lambda: next(remaining)
+
+
+def test_passing_faults_are_retried_with_growing_delays() -> None:
+    fault = StorageUnavailableError("as planned")
+    queries, start = starts(fault, fault, fault, fault, None)
+    clock = ManualClock()
+    hf.run(start, first_delay=timedelta(seconds=1), max_delay=timedelta(seconds=3), clock=clock)
+    assert [query.is_stopped for query in queries] == [True] * 4 + [False]
+    assert clock.sleeps == [1, 2, 3, 3]
+
+
+def test_restarts_are_limited_within_the_period() -> None:
+    fault = StorageUnavailableError("as planned")
+    _, start = starts(*[fault] * 4)
+    with pytest.raises(StorageUnavailableError):
+        hf.run(start, max_restarts=3, clock=ManualClock())
+    clock = ManualClock()
+    _, start = starts(*[fault] * 20, None)
+
+    def start_later() -> Any:
+        clock.advance(60)
+        return start()
+
+    hf.run(start_later, max_restarts=3, within=timedelta(seconds=150), clock=clock)
+
+
+def test_lasting_faults_end_the_run_at_once() -> None:
+    queries, start = starts(CheckpointCorruptedError("as planned"), None)
+    with pytest.raises(CheckpointCorruptedError):
+        hf.run(start, clock=ManualClock())
+    assert not queries[1].is_stopped
+    with pytest.raises(ZeroDivisionError):
+        hf.run(lambda: 1 // 0, clock=ManualClock())  # type: ignore[arg-type,return-value]  # as users could
+
+
+def test_interrupted_run_stops_its_query() -> None:
+    queries, start = starts(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        hf.run(start, clock=ManualClock())
+    assert queries[0].is_stopped
+
+
+def test_rules_of_the_user_replace_the_own_ones() -> None:
+    _, start = starts(ValueError("as planned"), None)
+    hf.run(start, is_passing=lambda error: "planned" in str(error), clock=ManualClock())
+    _, start = starts(StorageUnavailableError("as planned"), None)
+    with pytest.raises(StorageUnavailableError):
+        hf.run(start, is_passing=lambda _: False, clock=ManualClock())
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (CheckpointDeclinedError("x"), True),
+        (CheckpointConflictError.taken_over("file:///x", newest=3, own=2), False),
+        (InvalidRequestError("x"), False),
+        (KeyError("x"), False),
+        (OSError("x"), True),
+        (RuntimeError("Job aborted: ExecutorLostFailure (executor 1 exited)"), True),
+        (RuntimeError("Traceback\nrequests.exceptions.ConnectionError: x"), True),
+        (RuntimeError("Traceback\nKeyError: 'x'"), False),
+        (RuntimeError("Traceback\npyarrow.lib.ArrowInvalid: x"), False),
+        (RuntimeError("org.apache.spark.sql.AnalysisException: x"), False),
+        (RuntimeError("Traceback\na [HF-STORE-FAILED]\nTraceback\nb [HF-CORRUPTED]"), False),
+    ],
+)
+def test_fault_passes_by_its_code_or_its_class(error: Exception, *, passes: bool) -> None:
+    assert can_pass_later(error) is passes
+
+
+def test_bad_limits_are_refused() -> None:
+    for arguments in ({"max_restarts": -1}, {"first_delay": timedelta(minutes=2)}):
+        with pytest.raises(InvalidRequestError):
+            hf.run(lambda: None, **arguments)  # type: ignore[arg-type,return-value]  # never called
+
+
+class FailsInWorker(StatefulFunction):
+    """Fails in a Python worker."""
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        """There is no state."""
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.select(["missing"])
+
+
+def test_query_is_restarted_after_faults_of_its_sink_and_of_the_store(job: Job) -> None:
+    faults: list[Exception] = [OSError("no broker"), StorageUnavailableError("as planned")]
+    written: dict[int, list[Any]] = {}
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        written[batch_id] = sorted(tuple(row) for row in rows.collect())
+        if batch_id == 1 and faults:
+            raise faults.pop()
+
+    job.feed(files=3, rows=3)
+
+    def start() -> Any:
+        totals = keyed(keyed_stream(job), "key", uid="totals", parallelism=2).agg(n=hf.count())
+        return job.start_keyed(totals, write)
+
+    hf.run(start, first_delay=timedelta(0))
+    assert faults == []
+    assert written == {batch: [(key, batch + 1) for key in range(3)] for batch in range(3)}
+
+
+@pytest.mark.parametrize("place", ["sink", "worker"])
+def test_errors_of_user_code_end_the_run(job: Job, place: str) -> None:
+    attempts = []
+
+    def write(rows: DataFrame, _: int) -> None:
+        attempts.append(rows.count())
+        raise KeyError("as planned")
+
+    job.feed(files=1, rows=3)
+
+    def start() -> Any:
+        by_key = keyed(keyed_stream(job), "key", uid="totals", parallelism=2)
+        output = by_key.agg(n=hf.count()) if place == "sink" else by_key.process(FailsInWorker())
+        return job.start_keyed(output, write)
+
+    with pytest.raises(StreamingQueryException, match=r"KeyError|missing"):
+        hf.run(start, first_delay=timedelta(0))
+    assert len(attempts) <= 1
