@@ -29,7 +29,7 @@ GROUPS = 8
 USER = pa.schema([("user", pa.int64())])
 VISIT = pa.struct([("page", pa.string()), ("at", pa.int64())])
 
-OF_A_SEGMENT = 12
+OF_A_SEGMENT = 8
 """Maximum number of requests for a segment of values with two fields: its end, and parts of each column."""
 
 

@@ -5,7 +5,7 @@
                └ run (bottom)  ┘          no older rows exist
     run        [slice)[slice)[slice)      each of a range of sort keys
     slice      the rows of a section in that range
-    segment    header · sections · directories · filters · trailer
+    segment    header · sections · directories · samples · filters · trailer
     section    rows of one table, ascending by sort key: an Arrow IPC file of one record batch
     block      64 KiB of a segment, or 16 KiB if its rows are large, which have one checksum in the trailer
     tail       the end of a segment with its side tables and trailer; a slice has its length
@@ -32,7 +32,7 @@ the bytes; each calls those below it:
     segment           a segment in memory, in a mapped file, or in storage
     segment_writer    writes a segment
     section           columns of a section, whole or in part
-    side_tables       directories and filters: indexes of a section
+    side_tables       directories, samples and filters: indexes of a section
     trailer           the bytes around sections, and the checksums of blocks
 
 Heap and RocksDB backends use only `table_reader`, `table_writer` and `checkpoint_files`. Start with `manifest`.
