@@ -78,6 +78,8 @@ class FsspecFileSystem:
         clock: The source of modification times where the store has none.
     """
 
+    range_requests = 4  # each thread has its own connection
+
     def __init__(self, protocol: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._protocol = protocol
         self._clock = clock
@@ -110,6 +112,10 @@ class FsspecFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         return cast("BinaryIO", FsspecInputStream(self._protocol, uri))
+
+    def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
+        with locked_store(self._protocol, uri) as (store, path):
+            return memoryview(store.cat_file(path, start=start, end=end))
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         with locked_store(self._protocol, uri) as (store, path):

@@ -179,7 +179,13 @@ class CopyingFileSystem(FileSystem, Protocol):
 
 @runtime_checkable
 class RangedFileSystem(FileSystem, Protocol):
-    """A store that reads a part of a file with one request, without opening the file first."""
+    """A store that reads a part of a file with one request, without opening the file first.
+
+    Attributes:
+        range_requests: Number of parts that are read at a time, at most.
+    """
+
+    range_requests: int
 
     def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
         """Return the bytes from `start` up to `end`; fewer if the file ends before.

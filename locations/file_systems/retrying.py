@@ -42,6 +42,9 @@ _Result = TypeVar("_Result")
 
 _RANDOM = Random()  # noqa: S311  # separate, so that programs that seed Python's generator are unaffected
 
+_OPEN_FILES = 8
+"""Files that are open at a time to read ranges, in stores that must open them."""
+
 ABORT_DEADLINE_S = 10.0
 """Seconds that an aborted stream may take to delete its file."""
 
@@ -273,6 +276,12 @@ class RetryingFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         return cast("BinaryIO", _RetryingInputStream(self, uri))
+
+    @property
+    def range_requests(self) -> int:
+        """Maximum number of ranges that are read at a time."""
+        inner = self.inner
+        return inner.range_requests if isinstance(inner, RangedFileSystem) else _OPEN_FILES
 
     def read_range(self, uri: str, start: int, end: int, /) -> memoryview:
         """Read a part of a file, as `RangedFileSystem`; a store that is not one opens the file.

@@ -52,6 +52,8 @@ class S3Objects:
             `file_system_for`, as for every store.
     """
 
+    range_requests = 64
+
     def __init__(self, settings: S3Settings, *, retries: RetryPolicy | None = None) -> None:
         self.settings = settings
         self._retrier = Retrier(retries or RetryPolicy())

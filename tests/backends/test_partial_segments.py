@@ -19,6 +19,7 @@ from contracts.columnar_tables import (
     value_spec,
     values,
 )
+from contracts.patience import HANGS_S
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,10 +29,15 @@ from holdfast.backends.keyed.segments import (
     MergePolicy,
     Workspace,
 )
+from holdfast.backends.keyed.segments.partial_segment import PartialSegment, prefetch
 from holdfast.backends.keyed.table import Identities, TableSpec, time_part
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.common import map_in_parallel
-from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    StorageUnavailableError,
+)
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -242,6 +248,40 @@ def test_nested_and_nullable_columns_take_two_rounds_more(
         assert read.to_pylist() == [rows[number] for number in numbers]
         assert len(rounds) <= (6 if is_list else 5)
         assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 4
+
+
+def cold_segment(faults: Faults, tmp_path: Path, requests: int) -> PartialSegment:
+    """A segment in storage that is fetched by a number of requests."""
+    handle = write_texts(TablesJob(faults.directory, tmp_path), 1)
+    ((name, stream),) = handle.segments.items()
+    assert isinstance(stream, FileStateHandle)
+    blocks = -(-stream.size // BLOCK_BYTES // requests)
+    policy = FetchPolicy(small_bytes=0, gap_bytes=0, part_bytes=blocks * BLOCK_BYTES)
+    return PartialSegment(name, stream, BLOCK_BYTES, None, policy)
+
+
+def test_requests_of_a_round_are_in_progress_at_the_same_time(
+    faults: Faults, tmp_path: Path
+) -> None:
+    segment = cold_segment(faults, tmp_path, 6)
+    requests = segment.requests_for(segment.all_blocks)
+    assert len(requests) >= 4
+    barrier = threading.Barrier(len(requests), timeout=HANGS_S)
+    faults.before("open", barrier.wait, nth="every")
+    prefetch([(segment, segment.all_blocks)])
+    assert segment.is_complete
+
+
+def test_failed_round_keeps_fetched_blocks(faults: Faults, tmp_path: Path) -> None:
+    segment = cold_segment(faults, tmp_path, 6)
+    requests = len(segment.requests_for(segment.all_blocks))
+    faults.calls.clear()
+    faults.before("open", StorageUnavailableError("down, as planned"), nth=2)
+    with pytest.raises(StorageUnavailableError, match="as planned"):
+        segment.complete()
+    faults.calls.clear()
+    segment.complete()
+    assert faults.calls.count("open") < requests
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -32,6 +32,7 @@ PRINTED = {
     "delta-and-iceberg.md": "7 customers in Delta\n7 changes in Iceberg",
     "deduplication.md": "events: 500\nonce: 300",
     "keep-a-job-running.md": "customers after a restart: 7",
+    "enrichment.md": "gold orders: 180",
     "joins.md": "paid: 72\nnot paid: [0, 10, 20, 30]",
     "configuration.md": "'spark.holdfast.checkpoint.dir' here",
     "kinds-of-state.md": "by-customer orders migrated",

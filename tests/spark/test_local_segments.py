@@ -63,7 +63,7 @@ class Host:
         assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(keys, self.rounds)
 
     def copies(self) -> set[Path]:
-        return {path for path in self.files() if path.read_bytes()[-8:] == FRAME.magic}
+        return {path for path in self.files() if path.read_bytes()[-12:-4] == FRAME.magic}
 
     def files(self) -> set[Path]:
         """The copies of state files and of segments."""
@@ -280,7 +280,7 @@ def test_old_files_of_killed_tasks_are_deleted(host: Host) -> None:
     left = {
         name: Path(segments.directory) / name
         for name in (
-            *("0" * 32, "1" * 32, "0" * 32 + ".partial", "1" * 32 + ".partial"),
+            *("0" * 32, "1" * 32, "2" * 32 + ".partial", "3" * 32 + ".partial"),
             *("a.inprogress", "b.inprogress", "7.1", "8.1"),
         )
     }
@@ -293,6 +293,17 @@ def test_old_files_of_killed_tasks_are_deleted(host: Host) -> None:
     segments.finish(host.names())
     assert [path.exists() for path in left.values()] == [False, True] * 4
     host.run()
+
+
+def test_partial_copy_next_to_a_complete_one_is_deleted(host: Host) -> None:
+    host.run()
+    segments = local_segments(host)
+    path = next(iter(host.copies()))
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("")
+    segments.finish(host.names())
+    assert path.exists()
+    assert not partial.exists()
 
 
 def test_holes_of_sparse_copies_do_not_count(host: Host) -> None:

@@ -161,7 +161,7 @@ class ColumnarTable:
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
         count = sum(rows.rows for rows in self._recent)
         count += sum(run.rows for run in self.manifest.runs)
-        self._segments.fetch_all(slice_.segment for slice_ in self.manifest.slices())
+        self._fetch_sections(self.manifest.slices())
         slices = self._open_slices()
         steps = scan(
             lambda *_: slices, self.spec, self.sort_keys, count, step_rows, now_ms=self.now_ms()
@@ -219,17 +219,19 @@ class ColumnarTable:
     def open_ranges(self, runs: Sequence[Run]) -> list[RowRange]:
         """Return the rows of the slices of runs.
 
-        Of a segment that is not complete on this host only these rows are fetched, into memory, unless they are most of
-        their section or too many together.
+        What is missing on this host is fetched: small parts of sections to memory, others to files.
         """
         slices = [slice_ for run in runs for slice_ in run.slices]
         cold = self._open_cold(slices, *self._all_keys)
         large = {slice_ for slice_, rows in cold.items() if 2 * slice_.rows > rows.section_rows}
         if sum(slice_.size for slice_ in cold.keys() - large) > _MAX_FETCHED_BYTES:
             large = set(cold)
-        self._segments.fetch_all(slice_.segment for slice_ in large)
+        self._fetch_sections(large)
         fetched = _fetch({slice_: rows for slice_, rows in cold.items() if slice_ not in large})
         return [(fetched.get(slice_) or self.open_slice(slice_)).row_range() for slice_ in slices]
+
+    def _fetch_sections(self, slices: Iterable[Slice]) -> None:
+        self._segments.fetch_sections((slice_.segment, slice_.section) for slice_ in slices)
 
     def sort_keys_of(self, slices: Sequence[Slice]) -> list[SortKeys]:
         """Return the sort keys of each slice, with a few others if its segment is not complete on this host."""

@@ -26,7 +26,7 @@ from holdfast.backends.keyed.segments.sparse_bytes import SparseBytes
 from holdfast.backends.keyed.segments.trailer import Trailer, decode_trailer, find_corrupt_block
 from holdfast.common import map_in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
-from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.file_systems import BytesLike, file_system_for
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.storages import CheckpointStateOutputStream
 
@@ -38,7 +38,7 @@ Blocks = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPolicy:
-    """The decision which bytes are fetched together. Pure.
+    """The decision which bytes are fetched together, and by how many requests at a time.
 
     A request takes a round trip on one of the connections. In that time the link carries bandwidth x round trip /
     connections: 156 KB at 1 Gbit/s and 80 ms, 293 KB at 10 Gbit/s and 15 ms. Blocks that are closer to each other are
@@ -48,7 +48,8 @@ class FetchPolicy:
         max_tail_bytes: Maximum bytes of a segment's tail that are fetched first. The rest has parts of directories.
         small_bytes: Segments and sections up to this size are fetched whole.
         gap_bytes: Maximum bytes between two missing blocks that are fetched by one request.
-        part_bytes: Maximum size of a request. Larger ranges are divided, so that several connections share them.
+        part_bytes: Maximum size of a request. Larger ranges are divided, so that several connections share them. All
+            requests in progress take at most `max_requests` times this in memory.
         whole_share: All missing blocks of a segment are fetched if the requests cover more than this share of them.
         max_requests: Maximum number of requests at a time; by default fewer on hosts of many cores, which have many workers.
     """
@@ -56,9 +57,14 @@ class FetchPolicy:
     max_tail_bytes: int = MAX_TAIL_BYTES
     small_bytes: int = 256 << 10
     gap_bytes: int = 128 << 10
-    part_bytes: int = 8 << 20
+    part_bytes: int = 2 << 20
     whole_share: float = 0.5
     max_requests: int = min(64, max(16, 128 // (os.cpu_count() or 1)))
+
+    def threads(self, uris: Iterable[str]) -> int:
+        """Return the number of requests for these files at a time, which their stores can limit."""
+        limits = (file_system_for(uri).range_requests for uri in uris)
+        return min(self.max_requests, *limits)
 
     def ranges(self, missing: Blocks, block_bytes: int) -> list[tuple[int, int]]:
         """Return the ranges of blocks, the first and the end, that contain the missing ones."""
@@ -123,6 +129,11 @@ class PartialSegment:
     def buffer(self) -> pa.Buffer:
         """All bytes. Only blocks that were fetched by `prefetch` may be read."""
         return self._bytes.buffer
+
+    @property
+    def uri(self) -> str:
+        """The segment in storage."""
+        return self._handle.uri
 
     @property
     def is_on_disk(self) -> bool:
@@ -213,6 +224,15 @@ class PartialSegment:
         size = self._trailer.block_bytes
         return np.unique(positions_between(starts // size, (ends - 1) // size + 1))
 
+    def has(self, blocks: Blocks) -> bool:
+        """Return whether no block is missing."""
+        return not len(self._missing(blocks))
+
+    def section_blocks(self, number: int) -> Blocks:
+        """Return the blocks of a section. Raises as `section`."""
+        start, length = section_place(self, self._trailer, number).place
+        return self.blocks_between(start, start + length)
+
     def requests_for(self, blocks: Blocks) -> "list[_Request]":
         """Return the requests for those of the blocks that are missing; for all missing ones, if these are most of them."""
         size = self._trailer.block_bytes
@@ -245,17 +265,20 @@ class PartialSegment:
         return blocks[~self._is_verified[blocks]]
 
     def _verify_written(self, blocks: Blocks) -> None:
-        size = self._trailer.block_bytes
-        for start, end in self._bytes.ranges():
-            last = len(self._is_verified) if end >= self._end else end // size
-            low, high = blocks.searchsorted([-(-start // size), last]).tolist()
-            for number in blocks[low:high].tolist():
-                block = self._bytes.view[number * size : min((number + 1) * size, self._end)]
-                corruption = find_corrupt_block(self._trailer, [number], [block])
-                self._is_verified[number] = corruption is None
-                if corruption is not None and np.frombuffer(block, np.uint8).any():  # not a hole
-                    message = "the local copy of segment %s is corrupt, fetching a block again: %s"
-                    _log.warning(message, self.name, corruption)
+        """Verify those of the blocks that are in the sparse file."""
+        size, count = self._trailer.block_bytes, len(self._is_verified)
+        ranges = np.array(self._bytes.ranges(), np.int64).reshape(-1, 2)
+        edges = np.zeros(count + 1, np.int64)
+        np.add.at(edges, np.minimum(-(-ranges[:, 0] // size), count), 1)
+        np.add.at(edges, np.where(ranges[:, 1] >= self._end, count, ranges[:, 1] // size), -1)
+        is_written = np.cumsum(edges[:-1]) > 0
+        for number in blocks[is_written[blocks]].tolist():
+            block = self._bytes.view[number * size : min((number + 1) * size, self._end)]
+            corruption = find_corrupt_block(self._trailer, [number], [block])
+            self._is_verified[number] = corruption is None
+            if corruption is not None and np.frombuffer(block, np.uint8).any():  # not a hole
+                message = "the local copy of segment %s is corrupt, fetching a block again: %s"
+                _log.warning(message, self.name, corruption)
 
     def _read_blocks(self, first: int, end: int) -> tuple[memoryview, str | None]:
         """Read blocks from storage; return them, and a description of the first corrupt one."""
@@ -343,7 +366,8 @@ def prefetch(wanted: Iterable[tuple[PartialSegment, Blocks]]) -> None:
         for request in segment.requests_for(np.unique(np.concatenate(parts)))
     ]
     if requests:
-        max_threads = requests[0].segment.policy.max_requests
+        policy = requests[0].segment.policy
+        max_threads = policy.threads(segment.uri for segment in by_segment)
         map_in_parallel(_Request.send, requests, max_threads=max_threads)
         for segment in by_segment:
             segment.keep_if_complete()

@@ -198,20 +198,27 @@ class SegmentStore:
             for name in names
             if self._is_closed(name) and (stream := self._stored_file(name)) is not None
         ]
+        if not closed:
+            return [self.segment(name) for name in names]
+        max_threads = self._policy.threads(stream.uri for _, stream in closed)
         for segment in map_in_parallel(
-            lambda each: self._open_stored(*each), closed, max_threads=self._policy.max_requests
+            lambda each: self._open_stored(*each), closed, max_threads=max_threads
         ):
             self._segments[segment.name] = segment
             self._keep(segment)
         return [self.segment(name) for name in names]
 
-    def fetch_all(self, names: Iterable[str]) -> None:
-        """Fetch all missing bytes of segments in one round of requests, after opening them. Raises as `segment`."""
-        segments = self.open_all(name for name in names if self._is_partial(name))
+    def fetch_sections(self, sections: Iterable[tuple[str, int]]) -> None:
+        """Fetch what is missing of sections in one round of requests, after opening their segments.
+
+        A section is given by the name of its segment and its number in it. Raises as `segment`.
+        """
+        missing = [(name, number) for name, number in sections if self._is_partial(name)]
+        opened = {each.name: each for each in self.open_all({name: None for name, _ in missing})}
         prefetch(
-            (segment, segment.all_blocks)
-            for segment in segments
-            if isinstance(segment, PartialSegment)
+            (segment, segment.section_blocks(number))
+            for name, number in missing
+            if isinstance(segment := opened[name], PartialSegment)
         )
 
     def add(self, name: str, buffers: Sequence[BytesLike], checksum: Checksum) -> None:

@@ -41,6 +41,8 @@ class ObjectStoreFileSystem:
             `file_system_for`, as for every store.
     """
 
+    range_requests = 64
+
     def __init__(
         self, settings: ObjectStoreSettings, *, retries: RetryPolicy | None = None
     ) -> None:

@@ -109,7 +109,8 @@ def read_range(target: StoredObject, start: int, end: int) -> memoryview:
     try:
         data = get_range(target.bucket.store, target.key, start=start, end=end)
     except Exception as error:  # noqa: BLE001  # obstore has many classes
-        if status_of(error) == _NO_SUCH_RANGE:
+        # Azure's emulator answers with the bytes before the end, and obstore has no status then.
+        if status_of(error) == _NO_SUCH_RANGE or "StartTooLarge" in str(error):
             return memoryview(b"")
         raise error_for(error, target.uri, "read") from None
     return memoryview(data).cast("B")

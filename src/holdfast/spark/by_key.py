@@ -24,6 +24,7 @@ from holdfast.spark.aggregates import (
 from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.connected_rows import ConnectedRows
 from holdfast.spark.deduplication import Keep, deduplication_of
+from holdfast.spark.enrichment import AsyncMap, Client, Lookup, LookupLimits, enriched_schema
 from holdfast.spark.event_time import IdleTicks, LateRows
 from holdfast.spark.initial_state import InitialState
 from holdfast.spark.keyed_input import KeyedInput, check_named, output_of
@@ -285,6 +286,47 @@ class KeyedRows(KeyedInput):
         """
         function = deduplication_of(self.rows.schema, keep=keep, by=by, ttl=ttl, time=time)
         return output_of(self, function, None, event_time=time)
+
+    def async_map(
+        self,
+        function: Lookup,
+        columns: StructType | str,
+        *,
+        client: Client | None = None,
+        ttl: timedelta | None = None,
+        max_concurrency: int = 64,
+        timeout: timedelta = timedelta(seconds=30),
+        max_attempts: int = 3,
+    ) -> KeyedOutput:
+        """Add columns to rows that an async function looks up by key, for example in a service.
+
+        Each key of a batch is looked up once, and only if state does not have its columns; rows keep their order. A batch
+        that is repeated looks its new keys up again.
+
+        Args:
+            function: Called in the executors with a key, a named tuple, and with the client if there is one. It returns the
+                new columns as a tuple or a mapping, or None for nulls.
+            columns: Spark schema of the new columns, such as "name string, tier string".
+            client: Returns an async context manager, such as `aiohttp.ClientSession`, that is entered once in a subtask and
+                batch with new keys; the function gets its value.
+            ttl: How long the columns of a key stay in state, in processing time. None keeps them forever, and
+                `timedelta(0)` never.
+            max_concurrency: Maximum number of calls at a time in a subtask.
+            timeout: Maximum duration of a call.
+            max_attempts: Maximum number of calls for a key. If the last one fails, so does the batch: return None for keys
+                whose errors you can do without.
+
+        Raises:
+            InvalidRequestError: An argument can't be used.
+        """
+        if ttl is not None and (not isinstance(ttl, timedelta) or ttl < timedelta(0)):
+            raise InvalidRequestError(f"ttl must be a timedelta >= 0, or None, got {ttl!r}")
+        limits = LookupLimits(
+            max_concurrency=max_concurrency, timeout=timeout, max_attempts=max_attempts
+        )
+        added = self.rows.sparkSession.createDataFrame([], columns).schema
+        schema = enriched_schema(self.rows.schema, added)
+        return output_of(self, AsyncMap(function, client, ttl, limits), schema)
 
     def connect(
         self,

@@ -13,7 +13,14 @@ from holdfast.spark.operators.functions import (
     KeyedProcessFunction,
     StatefulFunction,
 )
-from holdfast.spark.operators.key_loop import KeyLoop, Order, TimeDomain, inverse
+from holdfast.spark.operators.key_loop import (
+    KeyLoop,
+    Order,
+    TimeDomain,
+    inverse,
+    key_tuples,
+    named_key,
+)
 from holdfast.spark.operators.operator import (
     Broadcast,
     CheckpointedSink,

@@ -3,7 +3,6 @@
 import copyreg
 import dataclasses
 from abc import abstractmethod
-from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self, final
@@ -16,7 +15,7 @@ from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.functions import CheckpointedFunction, FunctionInitializationContext
 from holdfast.backends.keyed import Keys, TimerService
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.operators.key_loop import KeyLoop, TimeDomain
+from holdfast.spark.operators.key_loop import KeyLoop, TimeDomain, named_key
 from holdfast.spark.operators.output_rows import OutputRows, Row
 from holdfast.spark.operators.two_inputs import FIRST, SECOND, rows_of_input
 
@@ -149,8 +148,7 @@ class KeyedFunction(StatefulFunction):
             timers["processing"] = states.processing_time_timers()
         self._context = context
         self._timers = timers
-        key: Any = namedtuple("Key", states.key.names, rename=True)  # type: ignore[misc]  # noqa: PYI024  # known at run time
-        self._loop = KeyLoop(states, timers, pa.Array.to_pylist, key._make)
+        self._loop = KeyLoop(states, timers, pa.Array.to_pylist, named_key(states.key.names))
         self.open(context)
 
     @final

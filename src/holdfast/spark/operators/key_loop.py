@@ -1,5 +1,6 @@
 """The loop over the keys of a micro-batch, and over the timers that fire in it: one key is current at a time."""
 
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -101,13 +102,29 @@ class KeyLoop:
         self._states.end_batch()
 
     def _objects(self, keys: Keys) -> list[tuple[Any, ...]]:
-        """Return the keys as tuples. Raises `InvalidRequestError` if Python has no object for a value."""
-        columns = []
-        with gc_paused():
-            for name, column in zip(self._states.key.names, keys.columns, strict=True):
-                with named_conversion(f"key column {name!r}", column.type):
-                    columns.append(self._values(column))
-            return list(map(self._make_key, zip(*columns, strict=True)))
+        return key_tuples(self._states.key.names, keys, self._make_key, self._values)
+
+
+def key_tuples(
+    names: Sequence[str],
+    keys: Keys,
+    make_key: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    values: Callable[[pa.Array], list[Any]] = pa.Array.to_pylist,
+) -> list[tuple[Any, ...]]:
+    """Return keys as tuples. Raises `InvalidRequestError` if Python has no object for a value."""
+    columns = []
+    with gc_paused():
+        for name, column in zip(names, keys.columns, strict=True):
+            with named_conversion(f"key column {name!r}", column.type):
+                columns.append(values(column))
+        return list(map(make_key, zip(*columns, strict=True)))
+
+
+def named_key(names: Sequence[str]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return a function that makes a named tuple of a key."""
+    key: Any = namedtuple("Key", names, rename=True)  # type: ignore[misc]  # noqa: PYI024  # known at run time
+    make: Callable[[tuple[Any, ...]], tuple[Any, ...]] = key._make
+    return make
 
 
 def inverse(order: Order) -> Order:

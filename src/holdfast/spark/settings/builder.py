@@ -34,6 +34,7 @@ class SettingArguments(TypedDict, total=False):
     rocksdb_has_metrics: bool | None
     local_recovery: Literal["auto", "true", "false"] | bool | None
     local_recovery_bytes: int | str | None
+    state_prefetch: bool | None
     worker_memory: int | str | None
     job_id: str | None
     metrics_ports: int | str | None

@@ -225,7 +225,7 @@ class Settings:
         "Approximate maximum size of these copies in an executor's directory. The oldest are deleted.",
         default=8 << 30,
     )
-    prefetch: bool = _declare(
+    state_prefetch: bool = _declare(
         "state.prefetch",
         BOOLEAN,
         "Whether Python workers fetch the blocks of keyed state that their host lacks while they wait for the next "
@@ -267,7 +267,7 @@ class Settings:
             local_bytes=self.local_recovery_bytes if is_enabled else 0,
             duplicate_files=self.local_recovery == "true" or not is_local,
             worker_bytes=self.worker_memory,
-            prefetch=self.prefetch,
+            prefetch=self.state_prefetch,
             backend=self.state_backend.backend,
             backends=self.state_backend.by_operator,
             rocksdb=self.rocksdb,

@@ -296,8 +296,12 @@ class LocalFiles:
             copied = _copied_name(path)
             is_unlisted = copied is not None and copied not in needed
             is_old = status.st_mtime < now_s - _MAX_UNLISTED_S
-            if (is_unlisted and copied in dropped) or (
-                is_old and (is_unlisted or name.endswith(IN_PROGRESS))
+            is_part = copied is not None and copied != name
+            is_superseded = is_part and path.removesuffix(".partial") in files
+            if (
+                is_superseded
+                or (is_unlisted and copied in dropped)
+                or (is_old and (is_unlisted or name.endswith(IN_PROGRESS)))
             ):
                 unlink(path)
 
