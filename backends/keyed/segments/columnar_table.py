@@ -217,10 +217,7 @@ class ColumnarTable:
         return self._segments.has_all(slice_.segment for run in runs for slice_ in run.slices)
 
     def open_ranges(self, runs: Sequence[Run]) -> list[RowRange]:
-        """Return the rows of the slices of runs.
-
-        What is missing on this host is fetched: small parts of sections to memory, others to files.
-        """
+        """Return the rows of the slices of runs; missing rows are fetched to memory, or to files if they are many."""
         slices = [slice_ for run in runs for slice_ in run.slices]
         cold = self._open_cold(slices, *self._all_keys)
         large = {slice_ for slice_, rows in cold.items() if 2 * slice_.rows > rows.section_rows}
