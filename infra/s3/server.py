@@ -139,6 +139,7 @@ def link(target: str, delay_ms: float, megabytes_a_second: float) -> dict[str, s
     bytes_a_second = str(megabytes_a_second * 1e6)
     command: list[str | Path] = [program, address, target, counts, str(delay_ms), bytes_a_second]
     with server_directory("s3") as directory:
+        command.append(directory)  # `stop` recognizes the process by it
         process = start_process(command, directory, dict(os.environ))
         wait_until_ready(process, directory, lambda: _is_ready(ports[1]))
     return {

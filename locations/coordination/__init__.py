@@ -11,6 +11,7 @@ from holdfast.locations.coordination.checkpoint_files import (
     VerifiedFile,
     checkpoint_size,
     copy_checkpoint,
+    copy_file,
     copy_files,
     copy_stream,
     dispose_on_error,

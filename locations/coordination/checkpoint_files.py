@@ -175,15 +175,28 @@ def copy_stream(
     open_source: Callable[[], BinaryIO],
     location: CheckpointStorageLocation,
     *,
-    scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> StreamStateHandle:
     """Copy bytes into a pending checkpoint or savepoint."""
     with (
         open_source() as source,
-        location.create_checkpoint_state_output_stream(scope) as target,
+        location.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE) as target,
     ):
         copy_bytes(source, target, on_bytes=on_bytes)
+        return target.close_and_get_handle() or ByteStreamStateHandle(b"")
+
+
+def copy_file(
+    file: FileStateHandle,
+    location: CheckpointStorageLocation,
+    *,
+    scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE,
+) -> StreamStateHandle:
+    """Copy a file of state into a pending checkpoint or savepoint: in the store if it can do that, otherwise verified."""
+    with location.create_checkpoint_state_output_stream(scope) as target:
+        if not target.adopt_stored(file):
+            with file.open_input_stream() as source:
+                copy_bytes(source, target)
         return target.close_and_get_handle() or ByteStreamStateHandle(b"")
 
 

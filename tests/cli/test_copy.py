@@ -18,9 +18,8 @@ from holdfast.common import parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import copy_checkpoint, load_checkpoint
 from holdfast.locations.adapters import file_system_for
-from holdfast.locations.coordination import checkpoint_files
 from holdfast.locations.handles import files_of
-from holdfast.locations.storages import resolve_pointer
+from holdfast.locations.storages import contract, resolve_pointer
 from holdfast.testing import ANY_CALL, Faults
 
 
@@ -145,7 +144,7 @@ def test_an_interruption_stops_running_copies_of_files(
         all_running.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_files, "chunks", endless)
+    monkeypatch.setattr(contract, "chunks", endless)
     monkeypatch.setattr(parallel, "wait", interrupt)
     assert main(["copy", f"file://{tmp_path}/checkpoints", target]) == 130
     assert all_files(target) == {}

@@ -20,6 +20,7 @@ from holdfast.locations.adapters import (
     RetryPolicy,
     unregister_file_system,
 )
+from holdfast.locations.coordination import copy_file
 from holdfast.locations.file_systems import use_s3
 from holdfast.testing import s3_operation
 
@@ -179,6 +180,22 @@ def test_copy_on_a_local_disk_is_a_second_name(local_directory: str) -> None:
     assert os.path.samefile(*paths)
     source.discard_state()
     assert read(copy) == STATE
+
+
+def test_file_of_a_savepoint_is_copied_with_or_without_the_store(
+    memory_directory: str, local_directory: str
+) -> None:
+    for directory, is_linked in ((local_directory, True), (memory_directory, False)):
+        storage = FileSystemCheckpointStorage(f"{directory}/b", savepoint_directory=directory)
+        access = storage.create_checkpoint_storage("job")
+        savepoint = access.initialize_location_for_savepoint(1)
+        source = stored_in(f"{directory}/a")
+        copy = copy_file(source, savepoint)
+        assert isinstance(copy, FileStateHandle)
+        assert copy.uri.startswith(f"{savepoint.external_pointer}/")
+        assert (copy.checksum, read(copy)) == (source.checksum, STATE)
+        if is_linked:
+            assert os.path.samefile(*(file.uri.removeprefix("file://") for file in (source, copy)))
 
 
 def test_small_state_and_other_stores_are_not_copied(

@@ -160,6 +160,28 @@ def test_operator_can_have_its_own_output_schema(job: Job) -> None:
     assert numbers == {(subtask, nth) for subtask in (0, 1) for nth in range(75)}
 
 
+@pytest.mark.parametrize("adds_executors", [False, True])
+def test_subtasks_share_tasks_unless_spark_adds_executors(
+    job: Job, *, adds_executors: bool
+) -> None:
+    job.settings |= {
+        "spark.dynamicAllocation.enabled": str(adds_executors).lower(),
+        "spark.sql.adaptive.enabled": "false",  # with it, the number would be unknown here
+    }
+    tasks: list[int] = []
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        tasks.append(rows.rdd.getNumPartitions())
+        job.write(rows, batch_id)
+
+    job.feed(files=1, rows=20)
+    job.run(job.operator(Groups(1), parallelism=9, sink=sink))
+    at_once = job.spark.sparkContext.defaultParallelism
+    assert tasks == [9 if adds_executors else min(9, at_once)]
+    assert job.ids_written() == job.ids_fed
+    assert [*job.ids_by_subtask()] == [*range(9)]
+
+
 @pytest.mark.exhaustive
 def test_more_subtasks_than_rows_work(job: Job) -> None:
     job.feed(files=2, rows=3)

@@ -6,8 +6,8 @@
     round 4   texts of the rows whose sort key is in a range; validity and offsets of their nullable and nested columns
     others    values of nested columns, a round for each level
 
-A round is one set of parallel requests. The rows are copied to memory, and replace the slice in the search, which
-therefore never reads a byte that was not fetched.
+A round is one set of parallel requests. Slices whose directory came with the tail skip round 2. The rows are copied to
+memory, and replace the slice in the search, which therefore never reads a byte that was not fetched.
 """
 
 from collections.abc import Sequence
@@ -105,6 +105,10 @@ class ColdSlice:
         else:
             self._rows = self._rows_by_samples()
             parts.append(self.key_blocks()[1])
+            places = [self._place(field) for field in self._source.fields]
+            columns = [place.buffers[0] for place in places if place.kind != ARROW_KIND]
+            if sum(length for _, length in columns) <= self._segment.policy.small_bytes:
+                parts += map(self._blocks_of, columns)
         if self._nested and not self._is_small:
             start, length = self._section.place.place
             head = min(HEAD_BYTES, length)
@@ -115,6 +119,11 @@ class ColdSlice:
             at = self._filter.place[0] + byte
             parts.append(self._segment.blocks_at(at, at + 1))
         return self._segment, np.concatenate(parts)
+
+    def has_index(self) -> bool:
+        """Return whether the blocks of round 2 are on this host, for example because they came with the tail."""
+        segment, blocks = self.index_blocks()
+        return self._endings is None and segment.has(blocks)
 
     def find_rows(self) -> None:
         """Find the rows that may be in the ranges."""
@@ -308,11 +317,17 @@ def fetch_rows(slices: Sequence[ColdSlice]) -> list[OpenSlice]:
 
     Raises as `PartialSegment`.
     """
-    prefetch(slice_.index_blocks() for slice_ in slices)
-    for slice_ in slices:
+    indexed = [slice_ for slice_ in slices if slice_.has_index()]
+    others = [slice_ for slice_ in slices if slice_ not in indexed]
+    for slice_ in indexed:
         slice_.find_rows()
-    prefetch([slice_.ending_blocks() for slice_ in slices])
-    prefetch([slice_.fixed_blocks() for slice_ in slices])
+    prefetch(
+        [slice_.index_blocks() for slice_ in others] + [slice_.fixed_blocks() for slice_ in indexed]
+    )
+    for slice_ in others:
+        slice_.find_rows()
+    prefetch([slice_.ending_blocks() for slice_ in others])
+    prefetch([slice_.fixed_blocks() for slice_ in others])
     wanted = [slice_.text_blocks() for slice_ in slices]
     while wanted:
         wanted += [slice_.nested_blocks() for slice_ in slices]

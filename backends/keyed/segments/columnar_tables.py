@@ -1,8 +1,9 @@
 """All tables of a subtask in sorted columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from threading import BoundedSemaphore
 
 from holdfast.backends.keyed.compatibility import check_same_spec
 from holdfast.backends.keyed.segments.checkpoint_files import (
@@ -46,6 +47,9 @@ _Streams = Mapping[str, StreamStateHandle]
 
 _UPLOADS_AT_A_TIME = 4
 """Each can have several parts of 8 MiB in memory."""
+
+_COPIES_AT_A_TIME = 16
+"""Half of the connections that an S3 client keeps."""
 
 
 class ColumnarStateTables:
@@ -169,7 +173,7 @@ class ColumnarStateTables:
         writes = [partial(resources.write, name, streams) for name in names]
         writes.append(partial(write_manifest, streams, content))
         *written, manifest = (
-            map_in_parallel(lambda write: write(), writes, max_threads=_UPLOADS_AT_A_TIME)
+            map_in_parallel(lambda write: write(), writes, max_threads=_COPIES_AT_A_TIME)
             if sum(map(resources.is_large, names)) + (len(content) > IN_MEMORY_BYTES) > 1
             else [write() for write in writes]  # a thread costs more than bytes in a handle
         )
@@ -218,6 +222,9 @@ class _CapturedTables:
     segments: dict[str, OpenSegment]
     files: dict[str, FileStateHandle]
     confirmed: _Streams
+    _uploads: BoundedSemaphore = field(
+        default_factory=lambda: BoundedSemaphore(_UPLOADS_AT_A_TIME), init=False
+    )
 
     def is_large(self, name: str) -> bool:
         """Return whether a segment that belongs to no confirmed checkpoint does not fit into a handle."""
@@ -228,13 +235,15 @@ class _CapturedTables:
         """Write a segment that belongs to no confirmed checkpoint."""
         file, segment = self.files.get(name), self.segments.get(name)
         with streams.open(CheckpointedStateScope.SHARED) as stream:
-            if file is None or not stream.adopt_stored(file):
+            if file is not None and stream.adopt_stored(file):
+                return finish_stream(streams, stream)
+            with self._uploads:
                 if segment is not None:
                     segment.write_to(stream)
                 elif file is not None:
                     with file.open_input_stream() as source:
                         copy_bytes(source, stream)
-            return finish_stream(streams, stream)
+                return finish_stream(streams, stream)
 
     def release(self) -> None:
         self.segments = {}

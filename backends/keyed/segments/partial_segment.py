@@ -224,6 +224,10 @@ class PartialSegment:
         size = self._trailer.block_bytes
         return np.unique(positions_between(starts // size, (ends - 1) // size + 1))
 
+    def has(self, blocks: Blocks) -> bool:
+        """Return whether no block is missing."""
+        return not len(self._missing(blocks))
+
     def section_blocks(self, number: int) -> Blocks:
         """Return the blocks of a section. Raises as `section`."""
         start, length = section_place(self, self._trailer, number).place

@@ -207,6 +207,9 @@ def parse_data_type(session: SparkSession | None, text: str) -> DataType:
     return cast("Any", spark_types)._parse_datatype_string(text)  # type: ignore[no-any-return]  # private
 
 
+MAP_IN_ARROW = 207
+"""PySpark's `PythonEvalType.SQL_MAP_ARROW_ITER_UDF`, which 3.5 has in another module."""
+
 NO_SQL_FUNCTION = 2 if _VERSION >= (4, 3) else 0
 """The number of lists that a function in Spark's JVM has for SQL that replaces it."""
 

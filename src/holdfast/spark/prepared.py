@@ -14,9 +14,8 @@ from py4j.java_gateway import JavaClass
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
-from pyspark.util import PythonEvalType
 
-from holdfast.spark.compat import NO_SQL_FUNCTION, java_map_in_arrow
+from holdfast.spark.compat import MAP_IN_ARROW, NO_SQL_FUNCTION, java_map_in_arrow
 
 _MAX_COMMAND_BYTES = 1 << 20
 """PySpark broadcasts larger functions; the limit is a setting whose value takes a call."""
@@ -101,8 +100,8 @@ class PreparedMap:
             context._javaAccumulator,
         )
         no_sql = (java.empty_list,) * NO_SQL_FUNCTION
-        name, kind = function.__name__, PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-        udf = java.make_udf(name, java_function, java.type, kind, True, *no_sql)
+        name = function.__name__
+        udf = java.make_udf(name, java_function, java.type, MAP_IN_ARROW, True, *no_sql)
         column = udf.apply(self._columns.java(frame))
         return _like(frame, java_map_in_arrow(_java(frame), column))
 

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.backends.keyed import write_canonical
 from holdfast.common import map_in_parallel, read_exactly, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import copy_files, copy_stream, read_claim
+from holdfast.locations.coordination import copy_file, copy_files, copy_stream, read_claim
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -179,19 +179,18 @@ class Copier:
             and (is_immutable(path) or _has_same_bytes(opens, in_base))
         ):
             return SparkFile(path, in_base)
-        return SparkFile(path, self._copy(opens))
+        return SparkFile(path, self._count(copy_stream(opens, self._location)))
 
     def _copy_state_file(self, handle: FileStateHandle) -> StreamStateHandle:
         in_base = self._base.state.get(handle.uri)
         if in_base and (in_base.size, in_base.checksum) == (handle.size, handle.checksum):
             return in_base
-        return self._copy(handle.open_input_stream)
+        return self._count(copy_file(handle, self._location))
 
-    def _copy(self, opens: Callable[[], BinaryIO]) -> StreamStateHandle:
-        handle = copy_stream(opens, self._location)
+    def _count(self, copy: StreamStateHandle) -> StreamStateHandle:
         with self._lock:
-            self.copied_bytes += handle.size
-        return handle
+            self.copied_bytes += copy.size
+        return copy
 
 
 def _has_same_bytes(opens: Callable[[], BinaryIO], in_base: FileStateHandle) -> bool:

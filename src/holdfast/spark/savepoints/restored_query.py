@@ -13,23 +13,18 @@ from holdfast.common import checkpoint_directory, chunks, map_in_parallel, uripa
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     complete_checkpoint,
+    copy_file,
     copy_files,
     dispose_on_error,
     load_checkpoints,
 )
 from holdfast.locations.file_systems import file_system_for
-from holdfast.locations.handles import (
-    ByteStreamStateHandle,
-    FileStateHandle,
-    StreamStateHandle,
-    files_of,
-)
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle, files_of
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStorageAccess,
     CompletedCheckpoint,
-    copy_bytes,
 )
 from holdfast.redaction import redact
 from holdfast.spark.checkpoint_location import (
@@ -220,11 +215,7 @@ class RestoredJob:
             # Later checkpoints of the query keep referring to shared files.
             is_shared = file.uri in shared
             scope = CheckpointedStateScope.SHARED if is_shared else CheckpointedStateScope.EXCLUSIVE
-            with pending.create_checkpoint_state_output_stream(scope) as stream:
-                if not stream.adopt_stored(file):
-                    with file.open_input_stream() as source:
-                        copy_bytes(source, stream)
-                return stream.close_and_get_handle() or ByteStreamStateHandle(b"")
+            return copy_file(file, pending, scope=scope)
 
         with dispose_on_error(pending):
             copied, _ = copy_files(savepoint.metadata, copy)
