@@ -92,6 +92,18 @@ def test_text_shows_the_skew_or_every_subtask(
     assert [line[:3] for line in words][-3:] == [["0", "7", "8"], ["1", "1", "2"], ["2", "1", "2"]]
 
 
+def test_text_shows_bytes_fetched_from_storage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(f"file://{tmp_path}", 1, fetched_bytes=3 << 20)
+    assert main(["show", f"file://{tmp_path}/job"]) == 0
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["fetched", "bytes", *["3.0", "MiB"] * 3, "0"] in words
+    assert ["fetch", "requests", "1", "1", "1", "0"] in words
+    assert main(["show", f"file://{tmp_path}/job", "--subtasks"]) == 0
+    assert capsys.readouterr().out.count("3.0 MiB") == 2
+
+
 def test_a_missing_state_file_hides_only_the_types_of_its_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def write_checkpoint(
     query_name: str = "",
     sources: str | None = None,
     watermark: int = 0,
+    fetched_bytes: int = 0,
 ) -> CompletedCheckpoint:
     """Complete a checkpoint or savepoint.
 
@@ -94,6 +95,7 @@ def write_checkpoint(
         query_name: The name of the query.
         sources: The offsets of its sources, a line each; those of one source if not given.
         watermark: The watermark of the batch, milliseconds since 1970.
+        fetched_bytes: Bytes that each subtask read from storage, by one request.
     """
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
     access = storage.create_checkpoint_storage(job)
@@ -115,7 +117,9 @@ def write_checkpoint(
             broadcast_state(backend, "rules", (str, dict[str, int]), {"vat": {"percent": 19}})
             (handle,) = backend.snapshot(location).run().state.managed_operator
         counted = SubtaskStatistics(
-            count, count + 1, handle.size, 1.0, 20.0, 0.25, 1500.0, "worker"
+            *(count, count + 1, handle.size, 1.0, 20.0, 0.25, 1500.0, "worker"),
+            fetched_bytes=fetched_bytes,
+            fetch_requests=1 if fetched_bytes else 0,
         )
         subtasks[index] = StoredSubtask(managed_operator=(handle,), statistics=counted)
     progress = SparkProgress(
