@@ -26,7 +26,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from holdfast import progress_of
 from holdfast.locations import StoredOperator
 from holdfast.locations.handles import OperatorStateHandle
-from holdfast.spark.query import CLEANER
+from holdfast.spark.compat import settings_of
+from holdfast.spark.query import CLEANER, query_run
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -162,12 +163,16 @@ def test_operator_can_have_its_own_output_schema(job: Job) -> None:
 
 @pytest.mark.parametrize("adds_executors", [False, True])
 def test_subtasks_share_tasks_unless_spark_adds_executors(
-    job: Job, *, adds_executors: bool
+    job: Job, monkeypatch: pytest.MonkeyPatch, *, adds_executors: bool
 ) -> None:
-    job.settings |= {
-        "spark.dynamicAllocation.enabled": str(adds_executors).lower(),
-        "spark.sql.adaptive.enabled": "false",  # with it, the number would be unknown here
-    }
+    def settings_with_allocation(session: SparkSession) -> dict[str, str]:
+        # Only the start of an application can set it.
+        value = str(adds_executors).lower()
+        return settings_of(session) | {"spark.dynamicAllocation.enabled": value}
+
+    monkeypatch.setattr(query_run, "settings_of", settings_with_allocation)
+    # With adaptive execution the number would be unknown here.
+    job.settings |= {"spark.sql.adaptive.enabled": "false"}
     tasks: list[int] = []
 
     def sink(rows: DataFrame, batch_id: int) -> None:

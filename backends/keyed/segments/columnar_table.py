@@ -61,6 +61,9 @@ from holdfast.errors import InvalidRequestError
 _MAX_RECENT_WRITES = 8
 """More recent writes are merged into one."""
 
+_MAX_FETCHED_BYTES = 128 << 20
+"""Estimated bytes of rows that a merge fetches into memory. Segments with more are fetched whole, to files."""
+
 
 class ColumnarTable:
     """The rows of one state.
@@ -214,13 +217,12 @@ class ColumnarTable:
         return self._segments.has_all(slice_.segment for run in runs for slice_ in run.slices)
 
     def open_ranges(self, runs: Sequence[Run]) -> list[RowRange]:
-        """Return the rows of the slices of runs.
-
-        Of a segment that is not complete on this host only these rows are fetched, unless they are most of their section.
-        """
+        """Return the rows of the slices of runs; missing rows are fetched to memory, or to files if they are many."""
         slices = [slice_ for run in runs for slice_ in run.slices]
         cold = self._open_cold(slices, *self._all_keys)
         large = {slice_ for slice_, rows in cold.items() if 2 * slice_.rows > rows.section_rows}
+        if sum(slice_.size for slice_ in cold.keys() - large) > _MAX_FETCHED_BYTES:
+            large = set(cold)
         self._fetch_sections(large)
         fetched = _fetch({slice_: rows for slice_, rows in cold.items() if slice_ not in large})
         return [(fetched.get(slice_) or self.open_slice(slice_)).row_range() for slice_ in slices]

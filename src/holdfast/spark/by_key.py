@@ -35,6 +35,8 @@ from holdfast.spark.processors import (
     GroupStateUserFunction,
     ProcessorFunction,
 )
+from holdfast.spark.row_changes import RowChanges, change_schema
+from holdfast.spark.top_rows import TopRows, ranked_schema
 from holdfast.spark.windowed_rows import Emit, WindowedRows
 from holdfast.spark.windows import (
     WindowAssigner,
@@ -327,6 +329,41 @@ class KeyedRows(KeyedInput):
         added = self.rows.sparkSession.createDataFrame([], columns).schema
         schema = enriched_schema(self.rows.schema, added)
         return output_of(self, AsyncMap(function, client, ttl, limits), schema)
+
+    def changes(self, *, by: str | None = None, deleted: str | None = None) -> KeyedOutput:
+        """Keep the latest row of each key, and emit the changes of a batch, as for change data capture.
+
+        The output has the key, `change` ("insert", "update" or "delete"), and the structs `before` and `after` with the columns
+        of the rows; they are null where there is no row. A key changes at most once in a batch, and rows that equal the known row
+        change nothing.
+
+        Args:
+            by: The column that orders the rows of a key: rows that are less than the known one are stale, and dropped. Null is
+                less than all values. None takes the last row to arrive.
+            deleted: A boolean column that is true in rows that delete their key.
+
+        Raises:
+            InvalidRequestError: A column doesn't exist, or has an unsuitable type.
+        """
+        schema = self.rows.schema
+        return output_of(self, RowChanges(schema, by, deleted), change_schema(schema, self.key))
+
+    def top_n(self, n: int, *, by: str, ascending: bool = False) -> KeyedOutput:
+        """Keep the greatest rows of each key by a column, and emit them when a batch changes them.
+
+        The output has the columns of the rows and `rank`, from 1: all rows of a key that are among its first, in each batch that
+        changes them. Written by key and rank, a table has the current ones.
+
+        Args:
+            n: Number of rows of each key.
+            by: The column. Null comes last; of equal rows the first to arrive comes first.
+            ascending: Keep the least rows instead.
+
+        Raises:
+            InvalidRequestError: A column doesn't exist, or has an unsuitable type; or the rows have a column `rank`.
+        """
+        schema = self.rows.schema
+        return output_of(self, TopRows(schema, n, by, ascending=ascending), ranked_schema(schema))
 
     def connect(
         self,

@@ -11,22 +11,19 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.descriptors import StateTtlConfig, ValueStateDescriptor
 from holdfast.backends.functions import FunctionInitializationContext
-from holdfast.backends.keyed import Keys, Timers, ValueColumns, combine_chunks
+from holdfast.backends.keyed import Keys, Timers, ValueColumns
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.spark.aggregates import ANOTHER_UID, check_own_states, order_problem
+from holdfast.spark.aggregates import ANOTHER_UID, check_own_states
 from holdfast.spark.event_time import watermark_delay_ms
 from holdfast.spark.operators import StatefulFunction
+from holdfast.spark.row_order import Rows, check_order, column_of, greatest_of, ranks_of
 
 Keep = Literal["first", "last"]
-
-_Rows = npt.NDArray[np.int64]
-"""Positions of rows in a batch, or of its keys."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -48,7 +45,7 @@ def deduplication_of(
             f"by= a column, got keep={keep!r} and by={by!r}"
         )
     if by is not None:
-        _check_order(schema, by)
+        check_order(schema, by)
     ttl_ms = 0
     if time is not None:
         ttl_ms = _event_ttl_ms(schema, ttl, time)
@@ -63,17 +60,6 @@ def deduplication_of(
     if by is None:
         return FirstRows(ttl=ttl, time=time, ttl_ms=ttl_ms)
     return LatestRows(by, ttl=ttl, time=time, ttl_ms=ttl_ms)
-
-
-def _check_order(schema: StructType, by: str) -> None:
-    if by not in schema.names:
-        raise InvalidRequestError(f"rows have no column by={by!r}; they have {schema.names}")
-    kind = schema[by].dataType
-    problem = order_problem(kind)
-    if isinstance(kind, StructType):
-        problem = f"it has type {kind.simpleString()}; name one of its fields as a column"
-    if problem:
-        raise InvalidRequestError(f"rows can't be ordered by column {by!r}: {problem}")
 
 
 def _event_ttl_ms(schema: StructType, ttl: timedelta | StateTtlConfig | None, time: str) -> int:
@@ -119,7 +105,7 @@ class _Deduplication(StatefulFunction):
         """Return the type of the value that state has for each key."""
 
     @abstractmethod
-    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[_Rows, _Rows]:
+    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[Rows, Rows]:
         """Update the state, and return the keys that a row passes for, ascending, and the row of each."""
 
     @abstractmethod
@@ -148,7 +134,7 @@ class _Deduplication(StatefulFunction):
             keys = self._store.keys(pa.Table.from_batches(parts))
             chosen, rows = self._choose(keys, parts)
             if self._time is not None and len(chosen):
-                times_ms = self._expiry_ms(_column(parts, self._time).take(pa.array(rows)))
+                times_ms = self._expiry_ms(column_of(parts, self._time).take(pa.array(rows)))
                 self._timers().register(keys, times_ms, chosen)
             if len(rows):
                 yield from take_rows(parts, np.sort(rows))
@@ -165,10 +151,10 @@ class _Deduplication(StatefulFunction):
     def _timers(self) -> Timers:
         return self._store.event_time_timers(self.state_name).columns
 
-    def _expiry_ms(self, times: pa.Array) -> _Rows:
+    def _expiry_ms(self, times: pa.Array) -> Rows:
         """Return when keys expire, milliseconds since 1970, by the times of their rows; without a time it is 1970."""
         micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
-        times_ms: _Rows = -np.floor_divide(-micros.to_numpy(), 1000)
+        times_ms: Rows = -np.floor_divide(-micros.to_numpy(), 1000)
         return times_ms + self._ttl_ms
 
 
@@ -180,7 +166,7 @@ class FirstRows(_Deduplication):
     def _value_type(self, schema: pa.Schema) -> pa.DataType:  # noqa: ARG002  # the other class needs it
         return pa.bool_()
 
-    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[_Rows, _Rows]:  # noqa: ARG002
+    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[Rows, Rows]:  # noqa: ARG002
         new = np.flatnonzero(self._state.get(keys).is_null().to_numpy(zero_copy_only=False))
         self._state.put(keys.take(new), pa.array(np.ones(len(new), np.bool_)))
         return new, keys.rows.firsts[new]
@@ -210,15 +196,13 @@ class LatestRows(_Deduplication):
     def _value_type(self, schema: pa.Schema) -> pa.DataType:
         return pa.struct([(self._by, schema.field(self._by).type)])
 
-    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[_Rows, _Rows]:
-        values = _column(parts, self._by)
+    def _choose(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> tuple[Rows, Rows]:
+        values = column_of(parts, self._by)
         known = self._state.get(keys)
-        ranks = _ranks(pa.concat_arrays([known.field(0), values]))
+        ranks = ranks_of(pa.concat_arrays([known.field(0), values]))
         known_ranks, row_ranks = ranks[: len(keys)], ranks[len(keys) :]
         known_ranks[known.is_null().to_numpy(zero_copy_only=False)] = -1
-        codes = keys.codes
-        order = np.lexsort((-row_ranks, codes))  # stable: the first to arrive of equal ones
-        greatest = order[np.searchsorted(codes[order], np.arange(len(keys)))]
+        greatest = greatest_of(keys, row_ranks)
         chosen = np.flatnonzero(row_ranks[greatest] > known_ranks)
         rows = greatest[chosen]
         latest = pa.StructArray.from_arrays([values.take(pa.array(rows))], names=[self._by])
@@ -229,16 +213,3 @@ class LatestRows(_Deduplication):
         """Return whether the latest row has expired; a timer that fires may be that of an earlier row."""
         known = self._state.get(keys)
         return self._expiry_ms(known.field(0)) <= self._watermark
-
-
-def _column(parts: Sequence[pa.RecordBatch], name: str) -> pa.Array:
-    columns = [part.column(name) for part in parts]
-    return combine_chunks(pa.chunked_array(columns))
-
-
-def _ranks(values: pa.Array) -> _Rows:
-    """Return the rank of each value, from 1; 0 for null. NaN has the greatest rank."""
-    dense = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
-    ranks: _Rows = dense.to_numpy().astype(np.int64)
-    ranks[values.is_null().to_numpy(zero_copy_only=False)] = 0
-    return ranks
