@@ -41,8 +41,8 @@ from holdfast.locations.storages import (
     without_marker,
 )
 
-_MAX_BYTES = 4 << 20
-"""Metadata of older checkpoints that a refresh reads: half a second of work."""
+_MAX_BYTES = 1 << 20
+"""Size of the metadata of older checkpoints that a refresh reads: up to a second of work, as large metadata is compressed."""
 
 _MAX_ATTEMPTS = 20
 
