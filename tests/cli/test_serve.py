@@ -203,9 +203,12 @@ def test_new_deleted_and_replaced_checkpoints_are_noticed(directory: Path) -> No
     assert client.read("/jobs")["jobs"] == []
 
 
-def test_old_checkpoints_are_read_little_by_little_the_newest_at_once(directory: Path) -> None:
-    # Each has 2 MB of state in its metadata.
-    write_checkpoints(directory, range(1, 8), parallelism=200)
+def test_old_checkpoints_are_read_little_by_little_the_newest_at_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoints(directory, range(1, 8))
+    size = (directory / "job" / "chk-7" / "_metadata").stat().st_size
+    monkeypatch.setattr("holdfast.cli.server.jobs.MAX_BYTES", 3 * size)
     (directory / "job" / "chk-1" / "_metadata").write_bytes(bytes(1000))
     client = Client(directory)
     [job] = client.read("/jobs")["jobs"]

@@ -2,7 +2,7 @@
 
 A completed checkpoint never changes, so its `_metadata` is read once. A `CheckpointRecord` without subtasks is kept; the
 whole metadata is read again for its own page. The newest checkpoint has the history of the others, so
-the others are not urgent: a refresh reads `_MAX_BYTES` of them, and the next refresh continues.
+the others are not urgent: a refresh reads `MAX_BYTES` of them, and the next refresh continues.
 """
 
 import threading
@@ -41,7 +41,7 @@ from holdfast.locations.storages import (
     without_marker,
 )
 
-_MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Size of the metadata of older checkpoints that a refresh reads: up to a second of work, as large metadata is compressed."""
 
 _MAX_ATTEMPTS = 20
@@ -370,7 +370,7 @@ class Jobs:
             now_s = self.clock.monotonic_s()
             if self._refreshed_s is not None and now_s - self._refreshed_s < oldest_s:
                 return
-            budget = _Budget(_MAX_BYTES)
+            budget = _Budget(MAX_BYTES)
             for directory in self.directories:
                 directory.refresh(budget)
             served = sorted(self._serve(), key=lambda job: job.id)
