@@ -71,14 +71,15 @@ class ChangesModel:
             before = self.known.get(key)
             if self.by and before is not None and rank(row["v"]) < rank(before["v"]):
                 continue
-            if row["gone"]:
-                self.known.pop(key, None)
-                change, after = "delete", None
+            after = None if row["gone"] else row
+            if repr(before).replace("-0.0", "0.0") == repr(after).replace("-0.0", "0.0"):
+                continue  # the known row stays, also if only the sign of its zero differs
+            if after is None:
+                del self.known[key]
             else:
-                self.known[key] = row
-                change, after = ("insert" if before is None else "update"), row
-            if repr(before).replace("-0.0", "0.0") != repr(after).replace("-0.0", "0.0"):
-                out.add(tuple(map(str, (key, change, before, after))))
+                self.known[key] = after
+            change = "delete" if after is None else "insert" if before is None else "update"
+            out.add(tuple(map(str, (key, change, before, after))))
         return out
 
 
