@@ -11,6 +11,7 @@ import pytest
 from jobs.job import Job, keyed_stream, run_keyed
 from jobs.keyed_subtasks import KeyedSubtasks
 from jobs.session import ROCKSDB, session_with
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -206,6 +207,10 @@ class Discounts(KeyedBroadcastProcessFunction):
     def process_broadcast(self, rows: pa.Table) -> None:
         for row in rows.to_pylist():
             self.factors.put(row["key"], row["factor"])
+            if row["factor"] == 0:  # count all keys from the start, but the one that it names
+                for key in self.keys_of(self.count):
+                    if key.key != row["key"]:
+                        self.count.clear()
 
     def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
         self.count.update((self.count.value() or 0) + len(rows))
@@ -220,6 +225,36 @@ def test_broadcast_rows_reach_a_function_with_keyed_state(job: Job) -> None:
     by_key = keyed(keyed_stream(job), "key", uid="discounts", parallelism=2)
     output = by_key.process(Discounts(), "key long, n long", broadcast=factors)
     assert run_keyed(job, output) == {0: [(0, 10), (1, 1), (2, 1)], 1: [(0, 20), (1, 20), (2, 2)]}
+
+
+@pytest.mark.usefixtures("state_backend")
+def test_broadcast_rows_change_the_state_of_all_keys(job: Job) -> None:
+    def reset(session: SparkSession, batch_id: int) -> DataFrame:
+        return session.createDataFrame([(1, 0 if batch_id == 2 else 1)], "key long, factor long")
+
+    job.feed(files=3, rows=3)
+    by_key = keyed(keyed_stream(job), "key", uid="discounts", parallelism=2)
+    output = by_key.process(Discounts(), "key long, n long", broadcast=reset)
+    assert run_keyed(job, output)[2] == [(0, 1), (1, 3), (2, 1)]
+
+
+class TooLate(Discounts):
+    """Iterates over keys while a key is current."""
+
+    def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+        return [(key.key, len(list(self.keys_of(self.count))))]
+
+
+def test_keys_of_a_state_are_refused_while_a_key_is_current(job: Job) -> None:
+    job.feed(files=1, rows=3)
+    by_key = keyed(keyed_stream(job), "key", uid="discounts", parallelism=2)
+    output = by_key.process(TooLate(), "key long, n long", broadcast=no_factors)
+    with pytest.raises(StreamingQueryException, match="only be used in process_broadcast"):
+        run_keyed(job, output)
+
+
+def no_factors(session: SparkSession, _: int) -> DataFrame:
+    return session.createDataFrame([], "key long, factor long")
 
 
 def test_bad_arguments_of_connected_streams_are_refused(job: Job) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import gather, take_rows
 from holdfast.backends.functions import CheckpointedFunction, FunctionInitializationContext
-from holdfast.backends.keyed import Keys, TimerService
+from holdfast.backends.keyed import KeyedListState, Keys, MapState, TimerService, ValueState
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators.key_loop import KeyLoop, TimeDomain, named_key
 from holdfast.spark.operators.output_rows import OutputRows, Row
@@ -91,6 +91,7 @@ class KeyedFunction(StatefulFunction):
     _context: FunctionInitializationContext
     _loop: KeyLoop
     _timers: dict[TimeDomain, TimerService]
+    _is_processing = False
 
     def open(self, context: FunctionInitializationContext) -> None:
         """Get the states, from `context.keyed_state_store`; called before any data."""
@@ -171,7 +172,7 @@ class KeyedFunction(StatefulFunction):
 
     def _results(self, parts: Sequence[pa.RecordBatch]) -> Iterator[Iterable[Row] | None]:
         """Yield the results of all calls: for each key with rows, then for each timer that fires."""
-        context = self._context
+        context, self._is_processing = self._context, True
         if parts:
             keys = context.keyed_state_store.keys(pa.Table.from_batches(parts))
             yield from self._key_results(keys, parts)
@@ -221,11 +222,39 @@ class KeyedProcessFunction(KeyedFunction):
 class KeyedBroadcastProcessFunction(KeyedProcessFunction, BroadcastProcessFunction):
     """A `KeyedProcessFunction` with a second, small stream, whose rows all go to every subtask.
 
-    `process_broadcast` is called before the calls for keys. It can only use broadcast state.
+    `process_broadcast` is called before the calls for keys. There it can use broadcast state, and keyed state by `keys_of`.
 
     Source:
         Flink, KeyedBroadcastProcessFunction.
     """
+
+    @final
+    def keys_of(self, state: ValueState | KeyedListState | MapState) -> Iterator[Any]:
+        """Iterate over all keys that have a state, in `process_broadcast`: for repairs, and for rules about all keys.
+
+        States have the values of a key until the next one is requested. All keys of the subtask are in memory, their values are
+        not.
+
+        Args:
+            state: A state without namespaces.
+
+        Raises:
+            InvalidRequestError: This is not called in `process_broadcast`.
+
+        Source:
+            Flink, KeyedBroadcastProcessFunction.Context.applyToKeyedState.
+        """
+        if self._is_processing:
+            message = "keys_of can only be used in process_broadcast: later, a key of the batch or of a timer is current"
+            raise InvalidRequestError(message)
+        store = self._context.keyed_state_store
+        store.end_batch()
+        scanned = [rows.identities.columns for rows in state.columns.rows.table.scan()]
+        if scanned:
+            columns = zip(*scanned, strict=True)
+            all_keys = [pa.concat_arrays(parts) for parts in columns][: len(store.key)]
+            yield from self._loop.keys(store.keys(all_keys))
+        store.end_batch()
 
 
 class KeyedCoProcessFunction(KeyedFunction):
