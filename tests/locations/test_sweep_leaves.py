@@ -233,7 +233,7 @@ class TestUnreadableMetadata:
         self, damage_metadata: str, memory_directory: str
     ) -> None:
         content = content_of(damage_metadata)[:-4]
-        newer = content[:8] + (2).to_bytes(4) + content[12:]
+        newer = content[:8] + (99).to_bytes(4) + content[12:]
         overwrite(damage_metadata, newer + crc32c(newer).to_bytes(4))
         self.is_stopped(memory_directory, UnsupportedFormatError, damage_metadata)
 
