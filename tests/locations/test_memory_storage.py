@@ -1,4 +1,5 @@
 import pickle
+import random
 
 import pytest
 from contracts.files import files_below
@@ -91,7 +92,7 @@ class TestPersistentMemoryCheckpointStorage(CheckpointStorageContract):
         access.initialize_base_locations_for_checkpoint()
         location = access.initialize_location_for_checkpoint(1)
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-            stream.write(bytes(100_000))
+            stream.write(random.Random(7).randbytes(100_000))
             handle = stream.close_and_get_handle()
         assert handle is not None
         done = complete_checkpoint(location, metadata_of(handle))
