@@ -16,6 +16,7 @@ from holdfast.backends.arrow.equality import (
     equal_numbers,
     equal_rows,
     order_of,
+    places_in_runs,
     plain_floats,
     run_starts,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "order_of",
     "path_below",
     "paths_in",
+    "places_in_runs",
     "plain_array",
     "plain_floats",
     "plain_type",

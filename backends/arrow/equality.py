@@ -115,3 +115,11 @@ def run_starts(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     flags = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=flags[1:])
     return flags
+
+
+def places_in_runs(ordered: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the place of each row, from 0, in its run of equal numbers."""
+    starts = np.flatnonzero(run_starts(ordered))
+    lengths = np.diff(starts, append=len(ordered))
+    places: npt.NDArray[np.int64] = np.arange(len(ordered)) - np.repeat(starts, lengths)
+    return places

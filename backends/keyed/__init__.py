@@ -14,7 +14,7 @@ States don't depend on how rows are stored, and tables don't depend on the meani
 """
 
 from holdfast.backends.keyed.backend import KeyedStateBackend
-from holdfast.backends.keyed.columns import combine_chunks
+from holdfast.backends.keyed.columns import combine_chunks, positions_between
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.keys import Keys, rows_of_keys
 from holdfast.backends.keyed.opening import (

@@ -21,7 +21,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 import zipfile
@@ -41,6 +40,7 @@ from infra.common import (  # found by the line above
     new_directory,
     processes_below,
     run,
+    start_process,
 )
 
 MASTER = "org.apache.spark.deploy.master.Master"
@@ -153,17 +153,7 @@ def _launch(directory: Path, name: str, main_class: str, arguments: list[str]) -
         "SPARK_LOCAL_DIRS": str(home / "local"),
         "TMPDIR": str(directory / "tmp"),
     }
-    with open(directory / f"{name}.log", "ab") as log:
-        server = subprocess.Popen(
-            [spark / "bin" / "spark-class", main_class, *arguments],
-            cwd=home,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    (home / "pid").write_text(str(server.pid))
+    start_process([spark / "bin" / "spark-class", main_class, *arguments], home, environment)
 
 
 def _wait_for(directory: Path, *, workers: int) -> None:
@@ -175,7 +165,7 @@ def _wait_for(directory: Path, *, workers: int) -> None:
             return
         for home in directory.glob("*/pid"):
             if not is_alive(int(home.read_text())):
-                log = (directory / f"{home.parent.name}.log").read_text(errors="replace")
+                log = (home.parent / "log").read_text(errors="replace")
                 sys.exit(f"the {home.parent.name} failed:\n{log[-4000:]}")
         time.sleep(0.05)
     sys.exit(f"not ready after {MAX_START_S:g} s")

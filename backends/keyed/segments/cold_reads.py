@@ -10,7 +10,7 @@ A round is one set of parallel requests. Slices whose directory came with the ta
 memory, and replace the slice in the search, which therefore never reads a byte that was not fetched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,9 +134,7 @@ class ColdSlice:
             passed = inside[(bits >> (prefixes & np.uint8(7)) & np.uint8(1)).nonzero()[0]]
             self._first, self._last = self._first[passed], self._last[passed]
         if self._directory is not None:
-            offset, length = self._directory.place
-            starts = self._array(offset, length // _ENTRY_BYTES, np.dtype("<u4"))
-            low, high = (starts.take(buckets).astype(np.int64) for buckets in self._buckets())
+            low, high = map(self._bucket_starts, self._buckets())
             self._rows = np.unique(positions_between(low, high))
         else:
             self._rows = self._rows_by_samples()
@@ -148,9 +146,7 @@ class ColdSlice:
             self._rows = self._rows_by_samples()
             return
         self.find_rows()
-        offset, length = self._directory.place
-        starts = self._array(offset, length // _ENTRY_BYTES, np.dtype("<u4"))
-        after = starts.take(self._buckets()[1]).astype(np.int64)
+        after = self._bucket_starts(self._buckets()[1])
         rows = np.unique(np.concatenate([[0], self._rows, after]))
         self._rows = rows[rows < self._section.rows]
 
@@ -247,6 +243,14 @@ class ColdSlice:
         edge = np.uint64(end)
         return np.minimum(low, edge).astype(np.int64), np.minimum(high, edge).astype(np.int64)
 
+    def _bucket_starts(self, buckets: Rows) -> Rows:
+        """Return the first row of each bucket."""
+        assert self._directory is not None
+        offset, length = self._directory.place
+        starts = self._array(offset, length // _ENTRY_BYTES, np.dtype("<u4"))
+        rows: Rows = starts.take(buckets).astype(np.int64)
+        return rows
+
     def _places_in_filter(self, place: FilterPlace) -> tuple[Rows, Rows]:
         """Return the ranges, which are single sort keys, whose prefix the filter has, and the byte of each in it."""
         byte = (self._first >> np.uint64(place.shift + 3)).astype(np.int64) - place.first_byte
@@ -329,21 +333,16 @@ def fetch_rows(slices: Sequence[ColdSlice]) -> list[OpenSlice]:
     prefetch([slice_.ending_blocks() for slice_ in others])
     prefetch([slice_.fixed_blocks() for slice_ in others])
     wanted = [slice_.text_blocks() for slice_ in slices]
-    while wanted:
-        wanted += [slice_.nested_blocks() for slice_ in slices]
-        wanted = [(segment, blocks) for segment, blocks in wanted if len(blocks)]
+    wanted += [slice_.nested_blocks() for slice_ in slices]
+    while any(len(blocks) for _, blocks in wanted):
         prefetch(wanted)
-        wanted = [] if not wanted else [slice_.nested_blocks() for slice_ in slices]
+        wanted = [slice_.nested_blocks() for slice_ in slices]
     return [slice_.load() for slice_ in slices]
 
 
 def fetch_sort_keys(slices: Sequence[ColdSlice]) -> list[SortKeys]:
     """Fetch the sort keys of the rows in the ranges, and few others, in at most two rounds. Raises as `PartialSegment`."""
-    prefetch(slice_.index_blocks() for slice_ in slices)
-    for slice_ in slices:
-        slice_.find_rows()
-    prefetch([slice_.key_blocks() for slice_ in slices])
-    return [slice_.sort_keys() for slice_ in slices]
+    return _fetch_keys(slices, ColdSlice.find_rows)
 
 
 def fetch_first_keys(slices: Sequence[ColdSlice]) -> list[SortKeys]:
@@ -351,9 +350,13 @@ def fetch_first_keys(slices: Sequence[ColdSlice]) -> list[SortKeys]:
 
     Raises as `PartialSegment`.
     """
+    return _fetch_keys(slices, ColdSlice.find_first_rows)
+
+
+def _fetch_keys(slices: Sequence[ColdSlice], find: Callable[[ColdSlice], None]) -> list[SortKeys]:
     prefetch(slice_.index_blocks() for slice_ in slices)
     for slice_ in slices:
-        slice_.find_first_rows()
+        find(slice_)
     prefetch([slice_.key_blocks() for slice_ in slices])
     return [slice_.sort_keys() for slice_ in slices]
 

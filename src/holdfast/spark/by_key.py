@@ -6,6 +6,7 @@ write, or the operator for queries with several operators.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -386,7 +387,7 @@ class KeyedRows(KeyedInput):
         if key is None:
             key = self.key
         names = (key,) if isinstance(key, str) else tuple(key)
-        return ConnectedRows(self, rows, names, event_time)
+        return ConnectedRows(self, replace(self, rows=rows, key=names, event_time=event_time))
 
     def window(
         self,

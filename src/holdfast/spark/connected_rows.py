@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import event_time
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.joins import AsofJoin, IntervalJoin, JoinKind, joined_schema
 from holdfast.spark.keyed_input import KeyedInput, output_of
@@ -33,28 +32,25 @@ class ConnectedRows:
     """Rows of two streams by key, made by `KeyedRows.connect`."""
 
     first: KeyedInput
-    rows: DataFrame
-    key: tuple[str, ...]
-    event_time: str | None
+    second: KeyedInput
 
     def __post_init__(self) -> None:
-        missing = [name for name in self.key if name not in self.rows.columns]
-        if missing or len(self.key) != len(self.first.key):
+        rows, key, first_key = self.second.rows, self.second.key, self.first.key
+        missing = [name for name in key if name not in rows.columns]
+        if missing or len(key) != len(first_key):
             raise InvalidRequestError(
-                f"the key of the second stream must be {len(self.first.key)} of its columns {self.rows.columns}, as many as "
-                f"{self.first.key} of the first one; got {self.key}"
+                f"the key of the second stream must be {len(first_key)} of its columns {rows.columns}, as many as "
+                f"{first_key} of the first one; got {key}"
             )
-        for name, other in zip(self.first.key, self.key, strict=True):
-            kinds = [
-                rows.schema[column].dataType.simpleString()
-                for rows, column in ((self.first.rows, name), (self.rows, other))
-            ]
-            if kinds[0] != kinds[1]:
+        for name, other in zip(first_key, key, strict=True):
+            first_type = self.first.rows.schema[name].dataType.simpleString()
+            other_type = rows.schema[other].dataType.simpleString()
+            if first_type != other_type:
                 raise InvalidRequestError(
-                    f"key column {other!r} of the second stream has type {kinds[1]}, and {name!r} of the first one "
-                    f"{kinds[0]}; cast one of them"
+                    f"key column {other!r} of the second stream has type {other_type}, and {name!r} of the first one "
+                    f"{first_type}; cast one of them"
                 )
-        used = {FIRST, SECOND, TIME} & {name.lower() for name in self.first.key}
+        used = {FIRST, SECOND, TIME} & {name.lower() for name in first_key}
         if used:
             raise InvalidRequestError(
                 f"key columns of connected streams can't be named {sorted(used)}; rename them with withColumnRenamed"
@@ -81,18 +77,15 @@ class ConnectedRows:
             raise InvalidRequestError(
                 f"connected streams need a KeyedCoProcessFunction, got {type(function).__name__}"
             )
-        times: tuple[str | None, str | None] = (None, None)
         is_event = function.time_mode == "event"
-        if is_event:
-            has_times = self.first.has_watermark, self._second_has_watermark
-            times = self.first.event_time, self.event_time
-            if not any(has_times):
-                LateRows.of(self.first.rows, None, uid=self.first.uid)  # for its error
-        else:
-            has_times = False, False
+        inputs = (self.first, self.second)
+        if is_event and not any(each.has_watermark for each in inputs):
+            LateRows.of(self.first.rows, None, uid=self.first.uid)  # for its error
         rows = self._union(
-            _time_of(self.first.rows, times[0], self.first.uid) if has_times[0] else None,
-            _time_of(self.rows, times[1], self.first.uid) if has_times[1] else None,
+            *(
+                _time_of(each, each.event_time) if is_event and each.has_watermark else None
+                for each in inputs
+            )
         )
         return output_of(
             replace(self.first, rows=rows, event_time=None),
@@ -127,7 +120,9 @@ class ConnectedRows:
         Raises:
             InvalidRequestError: An argument can't be used, or the streams have other columns of one name.
         """
-        function = IntervalJoin(time, other_time, lower, upper, kind=how, second_key=self.key)
+        function = IntervalJoin(
+            time, other_time, lower, upper, kind=how, second_key=self.second.key
+        )
         return self._join(function, time, other_time)
 
     def asof_join(
@@ -152,34 +147,29 @@ class ConnectedRows:
         Raises:
             InvalidRequestError: An argument can't be used, or the streams have other columns of one name.
         """
-        function = AsofJoin(time, other_time, tolerance, kind=how, second_key=self.key)
+        function = AsofJoin(time, other_time, tolerance, kind=how, second_key=self.second.key)
         return self._join(function, time, other_time)
 
     def _join(self, function: IntervalJoin | AsofJoin, time: str, other_time: str) -> KeyedOutput:
-        first, uid = self.first, self.first.uid
-        schema = joined_schema(first.rows.schema, self.rows.schema, first.key, self.key)
-        rows = self._union(_time_of(first.rows, time, uid), _time_of(self.rows, other_time, uid))
-        if not (first.has_watermark and self._second_has_watermark):
+        first, second = self.first, self.second
+        schema = joined_schema(first.rows.schema, second.rows.schema, first.key, second.key)
+        rows = self._union(_time_of(first, time), _time_of(second, other_time))
+        if not (first.has_watermark and second.has_watermark):
             _log.warning(
                 "the join %r keeps rows until the watermark has passed them, but one of its streams has none: call "
                 "withWatermark on both first. If their times were computed from columns with a watermark, ignore this warning",
-                uid,
+                first.uid,
             )
-        return output_of(
-            replace(first, rows=rows, event_time=None), function, schema, event_time=TIME
-        )
-
-    @property
-    def _second_has_watermark(self) -> bool:
-        return self.event_time is not None or event_time.has_watermark(self.rows.schema)
+        both = replace(first, rows=rows, event_time=None)
+        return output_of(both, function, schema, event_time=TIME)
 
     def _union(self, time: Column | None, other_time: Column | None) -> DataFrame:
         return union_inputs(
             StreamInput(self.first.rows, self.first.key, time),
-            StreamInput(self.rows, self.key, other_time),
+            StreamInput(self.second.rows, self.second.key, other_time),
         )
 
 
-def _time_of(rows: DataFrame, column: str | None, uid: str) -> Column:
+def _time_of(stream: KeyedInput, column: str | None) -> Column:
     """Return the event time of rows. Raises `InvalidRequestError`."""
-    return F.timestamp_micros(LateRows.of(rows, column, uid=uid).event_time)
+    return F.timestamp_micros(LateRows.of(stream.rows, column, uid=stream.uid).event_time)

@@ -13,14 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.backends.arrow import gather, take_rows
+from holdfast.backends.arrow import take_rows
 from holdfast.backends.descriptors import StateTtlConfig, ValueStateDescriptor
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import Keys, Timers, ValueColumns
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.spark.aggregates import ANOTHER_UID, check_own_states
-from holdfast.spark.event_time import watermark_delay_ms
-from holdfast.spark.operators import StatefulFunction
+from holdfast.spark.aggregates import ANOTHER_UID
+from holdfast.spark.event_time import ceil_ms, micros_of, watermark_delay_ms
+from holdfast.spark.keyed_batches import KeyedBatchFunction
 from holdfast.spark.row_order import Rows, check_order, column_of, greatest_of, ranks_of
 
 Keep = Literal["first", "last"]
@@ -82,7 +82,7 @@ def _event_ttl_ms(schema: StructType, ttl: timedelta | StateTtlConfig | None, ti
     return delay_ms
 
 
-class _Deduplication(StatefulFunction):
+class _Deduplication(KeyedBatchFunction):
     """Chooses at most one row of each key in a batch.
 
     Args:
@@ -90,8 +90,6 @@ class _Deduplication(StatefulFunction):
         time: The column of event time, if keys expire by it.
         ttl_ms: Time to live of a key in event time.
     """
-
-    state_name: str
 
     def __init__(self, *, ttl: StateTtlConfig | None, time: str | None, ttl_ms: int) -> None:
         self._ttl = ttl
@@ -112,10 +110,13 @@ class _Deduplication(StatefulFunction):
     def _is_expired(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """Return for keys whose timers have fired whether they have expired."""
 
-    def initialize_state(self, context: FunctionInitializationContext) -> None:
-        store = self._store = context.keyed_state_store
-        check_own_states(store, [self.state_name])
-        stored = store.specs()
+    @property
+    def state_name(self) -> str:
+        """The name of the only state, and of the timers."""
+        return self.state_names[0]
+
+    def open(self, context: FunctionInitializationContext) -> None:
+        stored = self.store.specs()
         had_timers = any(spec.kind == "timers" for spec in stored.values())
         if self.state_name in stored and had_timers != (self._time is not None):
             before = "expire" if had_timers else "don't expire"
@@ -125,43 +126,35 @@ class _Deduplication(StatefulFunction):
             )
         kind = self._value_type(context.input_schema)
         descriptor = ValueStateDescriptor(self.state_name, kind, ttl=self._ttl)
-        self._state: ValueColumns = store.get_state(descriptor).columns
+        self._state: ValueColumns = self.store.get_state(descriptor).columns
         self._watermark = context.watermark
 
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = list(gather(batches))
-        if parts:
-            keys = self._store.keys(pa.Table.from_batches(parts))
-            chosen, rows = self._choose(keys, parts)
-            if self._time is not None and len(chosen):
-                times_ms = self._expiry_ms(column_of(parts, self._time).take(pa.array(rows)))
-                self._timers().register(keys, times_ms, chosen)
-            if len(rows):
-                yield from take_rows(parts, np.sort(rows))
-        if self._time is not None:
-            self._delete_expired()
+    def process_keys(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        chosen, rows = self._choose(keys, parts)
+        if self._time is not None and len(chosen):
+            times_ms = self._expiry_ms(column_of(parts, self._time).take(pa.array(rows)))
+            self._timers().register(keys, times_ms, chosen)
+        if len(rows):
+            yield from take_rows(parts, np.sort(rows))
 
-    def _delete_expired(self) -> None:
-        fired = self._timers().fire(self._watermark)
-        if not len(fired):
-            return
-        keys = self._store.keys(list(fired.key))
-        self._state.clear(keys.take(np.flatnonzero(self._is_expired(keys))))
+    def expire(self) -> Iterator[pa.RecordBatch]:
+        if self._time is not None and len(fired := self._timers().fire(self._watermark)):
+            keys = self.store.keys(list(fired.key))
+            self._state.clear(keys.take(np.flatnonzero(self._is_expired(keys))))
+        return iter(())
 
     def _timers(self) -> Timers:
-        return self._store.event_time_timers(self.state_name).columns
+        return self.store.event_time_timers(self.state_name).columns
 
     def _expiry_ms(self, times: pa.Array) -> Rows:
         """Return when keys expire, milliseconds since 1970, by the times of their rows; without a time it is 1970."""
-        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
-        times_ms: Rows = -np.floor_divide(-micros.to_numpy(), 1000)
-        return times_ms + self._ttl_ms
+        return ceil_ms(micros_of(times).fill_null(0).to_numpy()) + self._ttl_ms
 
 
 class FirstRows(_Deduplication):
     """Passes the first row of each key, in the order of arrival."""
 
-    state_name = "seen"
+    state_names = ("seen",)
 
     def _value_type(self, schema: pa.Schema) -> pa.DataType:  # noqa: ARG002  # the other class needs it
         return pa.bool_()
@@ -185,7 +178,7 @@ class LatestRows(_Deduplication):
         by: The column.
     """
 
-    state_name = "latest"
+    state_names = ("latest",)
 
     def __init__(
         self, by: str, *, ttl: StateTtlConfig | None, time: str | None, ttl_ms: int

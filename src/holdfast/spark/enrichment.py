@@ -16,13 +16,12 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
 
-from holdfast.backends.arrow import gather
 from holdfast.backends.descriptors import StateTtlConfig, ValueStateDescriptor
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import Keys, ValueColumns
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates import check_own_states
-from holdfast.spark.operators import OutputRows, StatefulFunction, key_tuples, named_key
+from holdfast.spark.keyed_batches import KeyedBatchFunction
+from holdfast.spark.operators import OutputRows, key_tuples, named_key
 
 Columns: TypeAlias = tuple[Any, ...] | Mapping[str, Any]
 """The values of the new columns: a tuple in their order, or a mapping by their names."""
@@ -72,11 +71,13 @@ def enriched_schema(rows: StructType, columns: StructType) -> StructType:
     return StructType([StructField(each.name, each.dataType) for each in [*rows, *columns]])
 
 
-class AsyncMap(StatefulFunction):
+class AsyncMap(KeyedBatchFunction):
     """Adds the columns that a function returns for the key of each row; rows keep their order.
 
     Arguments are those of `KeyedRows.async_map`.
     """
+
+    state_names = (_STATE,)
 
     def __init__(
         self, function: Lookup, client: Client | None, ttl: timedelta | None, limits: LookupLimits
@@ -90,9 +91,7 @@ class AsyncMap(StatefulFunction):
         self._ttl = ttl
         self._limits = limits
 
-    def initialize_state(self, context: FunctionInitializationContext) -> None:
-        store = self._store = context.keyed_state_store
-        check_own_states(store, [_STATE])
+    def open(self, context: FunctionInitializationContext) -> None:
         assert context.output_schema is not None  # Spark's schema of the rows
         new = list(context.output_schema)[len(context.input_schema) :]
         self._columns = pa.schema(new)
@@ -100,13 +99,9 @@ class AsyncMap(StatefulFunction):
         self._output = context.output_schema
         ttl = StateTtlConfig(self._ttl) if self._ttl else None
         descriptor = ValueStateDescriptor(_STATE, self._type, ttl=ttl)
-        self._state: ValueColumns = store.get_state(descriptor).columns
+        self._state: ValueColumns = self.store.get_state(descriptor).columns
 
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = list(gather(batches))
-        if not parts:
-            return
-        keys = self._store.keys(pa.Table.from_batches(parts))
+    def process_keys(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         values = self._look_up(keys)
         start = 0
         for part in parts:
@@ -121,7 +116,7 @@ class AsyncMap(StatefulFunction):
         missing = np.flatnonzero(known.is_null().to_numpy(zero_copy_only=False))
         if not len(missing):
             return known
-        names, new_keys = self._store.key.names, keys.take(missing)
+        names, new_keys = self.store.key.names, keys.take(missing)
         with ThreadPoolExecutor(1) as thread:  # this one may have an event loop
             tuples = key_tuples(names, new_keys, named_key(names))
             results = thread.submit(asyncio.run, self._call_all(tuples)).result()

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType
@@ -273,6 +276,17 @@ class LateRows:
         if late_watermark == NO_WATERMARK:
             return F.expr("false")
         return F.coalesce(self.event_time <= F.lit(1000 * late_watermark), F.expr("false"))
+
+
+def micros_of(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column of timestamps as microseconds since 1970."""
+    return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+
+
+def ceil_ms(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return microseconds as milliseconds, rounded up."""
+    milliseconds: npt.NDArray[np.int64] = -np.floor_divide(-micros, 1000)
+    return milliseconds
 
 
 def has_watermark(schema: StructType) -> bool:

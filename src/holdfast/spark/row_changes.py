@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-from holdfast.backends.arrow import equal_rows, gather, take_rows
+from holdfast.backends.arrow import equal_rows, take_rows
 from holdfast.backends.descriptors import ValueStateDescriptor
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import Keys, ValueColumns
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates import check_own_states
-from holdfast.spark.operators import StatefulFunction
+from holdfast.spark.keyed_batches import KeyedBatchFunction
 from holdfast.spark.row_order import Rows, check_order, column_of, greatest_of, ranks_of
 
 _STATE = "row"
@@ -42,8 +41,10 @@ def check_deleted(rows: StructType, deleted: str) -> None:
         raise InvalidRequestError(message)
 
 
-class RowChanges(StatefulFunction):
+class RowChanges(KeyedBatchFunction):
     """Keeps the latest row of each key, and yields what a batch has changed. Arguments are those of `KeyedRows.changes`."""
+
+    state_names = (_STATE,)
 
     def __init__(self, schema: StructType, by: str | None, deleted: str | None) -> None:
         if by is not None:
@@ -53,20 +54,12 @@ class RowChanges(StatefulFunction):
         self._by = by
         self._deleted = deleted
 
-    def initialize_state(self, context: FunctionInitializationContext) -> None:
-        self._store = context.keyed_state_store
-        check_own_states(self._store, [_STATE])
-        self._row = pa.struct(list(context.input_schema))
+    def open(self, context: FunctionInitializationContext) -> None:
         self._output = context.output_schema
-        self._state: ValueColumns = self._store.get_state(
-            ValueStateDescriptor(_STATE, self._row)
-        ).columns
+        descriptor = ValueStateDescriptor(_STATE, pa.struct(list(context.input_schema)))
+        self._state: ValueColumns = self.store.get_state(descriptor).columns
 
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = list(gather(batches))
-        if not parts:
-            return
-        keys = self._store.keys(pa.Table.from_batches(parts))
+    def process_keys(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         before = self._state.get(keys)
         is_known = before.is_valid().to_numpy(zero_copy_only=False)
         rows, is_current = self._choose(keys, parts, before, is_known)

@@ -10,7 +10,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import InvalidRequestError
-from holdfast.redaction import redact
 
 _log = logging.getLogger(__name__)
 
@@ -134,4 +133,4 @@ def _await(query: StreamingQuery) -> None:
 def _summary(error: Exception) -> str:
     """Return the code of an error, or its class: its text may have secrets."""
     codes = _CODE.findall(str(error))
-    return redact(codes[-1]) if codes else type(error).__name__
+    return codes[-1] if codes else type(error).__name__

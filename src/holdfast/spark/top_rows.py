@@ -1,18 +1,17 @@
 """The operator of `KeyedRows.top_n`: the greatest rows of each key, emitted when they change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from holdfast.backends.arrow import gather, run_starts
+from holdfast.backends.arrow import places_in_runs
 from holdfast.backends.descriptors import ListStateDescriptor
 from holdfast.backends.functions import FunctionInitializationContext
-from holdfast.backends.keyed import ListColumns
+from holdfast.backends.keyed import Keys, ListColumns
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates import check_own_states
-from holdfast.spark.operators import StatefulFunction
+from holdfast.spark.keyed_batches import KeyedBatchFunction
 from holdfast.spark.row_order import check_order, ranks_of
 
 _STATE = "top"
@@ -27,8 +26,10 @@ def ranked_schema(rows: StructType) -> StructType:
     return StructType([*rows, StructField(RANK, IntegerType())])
 
 
-class TopRows(StatefulFunction):
+class TopRows(KeyedBatchFunction):
     """Keeps the first rows of each key by a column. Arguments are those of `KeyedRows.top_n`."""
+
+    state_names = (_STATE,)
 
     def __init__(self, schema: StructType, count: int, by: str, *, ascending: bool) -> None:
         if type(count) is not int or count < 1:
@@ -38,20 +39,12 @@ class TopRows(StatefulFunction):
         self._by = by
         self._sign = 1 if ascending else -1
 
-    def initialize_state(self, context: FunctionInitializationContext) -> None:
-        self._store = context.keyed_state_store
-        check_own_states(self._store, [_STATE])
-        self._row = pa.struct(list(context.input_schema))
+    def open(self, context: FunctionInitializationContext) -> None:
         self._output = context.output_schema
-        self._state: ListColumns = self._store.get_list_state(
-            ListStateDescriptor(_STATE, self._row)
-        ).columns
+        descriptor = ListStateDescriptor(_STATE, pa.struct(list(context.input_schema)))
+        self._state: ListColumns = self.store.get_list_state(descriptor).columns
 
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = list(gather(batches))
-        if not parts:
-            return
-        keys = self._store.keys(pa.Table.from_batches(parts))
+    def process_keys(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lists = self._state.get(keys)
         stored = lists.flatten()
         rows = pa.concat_arrays([stored, *(part.to_struct_array() for part in parts)])
@@ -60,9 +53,7 @@ class TopRows(StatefulFunction):
         ranks = self._sign * ranks_of(rows.field(self._by))
         is_null = rows.field(self._by).is_null().to_numpy(zero_copy_only=False)
         order = np.lexsort((ranks, is_null, codes))  # stable: of equal rows the first to arrive
-        starts = np.flatnonzero(run_starts(codes[order]))
-        sizes = np.diff(starts, append=len(order))
-        places = np.arange(len(order)) - np.repeat(starts, sizes)
+        places = places_in_runs(codes[order])
         is_kept = places < self._count
         order, places = order[is_kept], places[is_kept]
         owners = codes[order]
@@ -70,7 +61,7 @@ class TopRows(StatefulFunction):
         is_changed[owners[order >= len(stored)]] = True
         changed = np.flatnonzero(is_changed)
         order, places = order[is_changed[owners]], places[is_changed[owners]]
-        offsets = np.append(0, np.cumsum(np.minimum(sizes[changed], self._count)))
+        offsets = np.append(0, np.cumsum(np.bincount(owners, minlength=len(keys))[changed]))
         top = rows.take(pa.array(order))
         self._state.put(
             keys.take(changed), pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), top)

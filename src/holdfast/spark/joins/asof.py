@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from holdfast.backends.keyed import Keys
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.joins.join import Join, JoinKind, KeptRows, ceil_ms
+from holdfast.spark.event_time import ceil_ms
+from holdfast.spark.joins.join import Join, JoinKind, KeptRows
 from holdfast.spark.joins.matching import Rows, match_latest
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -41,13 +42,12 @@ class AsofJoin(Join):
         super().__init__(first_time, second_time, kind, second_key)
         if tolerance is not None and tolerance < timedelta(0):
             raise InvalidRequestError(f"tolerance must not be negative, got {tolerance!r}")
-        self._kind = kind
         self._tolerance = None if tolerance is None else tolerance // _MICROSECOND
 
     @property
     def description(self) -> str:
         limit = "" if self._tolerance is None else f" within {self._tolerance} microseconds"
-        return f"a {self._kind} as-of join{limit}"
+        return f"a {self.kind} as-of join{limit}"
 
     def add(self, keys: Keys, first: KeptRows, second: KeptRows) -> Iterator[pa.RecordBatch]:
         for side, kept in ((self.first, first), (self.second, second)):

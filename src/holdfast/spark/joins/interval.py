@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from holdfast.backends.keyed import Keys
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.joins.join import Join, JoinKind, KeptRows, ceil_ms
+from holdfast.spark.event_time import ceil_ms
+from holdfast.spark.joins.join import Join, JoinKind, KeptRows
 from holdfast.spark.joins.matching import Pairs, match_intervals
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -37,12 +38,11 @@ class IntervalJoin(Join):
         super().__init__(first_time, second_time, kind, second_key)
         if lower > upper:
             raise InvalidRequestError(f"lower must not be after upper, got {lower!r} and {upper!r}")
-        self._kind = kind
         self._lower, self._upper = lower // _MICROSECOND, upper // _MICROSECOND
 
     @property
     def description(self) -> str:
-        return f"a {self._kind} interval join from {self._lower} to {self._upper} microseconds"
+        return f"a {self.kind} interval join from {self._lower} to {self._upper} microseconds"
 
     def add(self, keys: Keys, first: KeptRows, second: KeptRows) -> Iterator[pa.RecordBatch]:
         pairs = self._new_pairs(first, second)

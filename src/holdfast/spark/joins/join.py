@@ -11,14 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
-from holdfast.backends.arrow import gather
+from holdfast.backends.arrow import places_in_runs
 from holdfast.backends.descriptors import MapStateDescriptor
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import KeyedStateBackend, Keys, MapColumns, Timers
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.spark.aggregates import ANOTHER_UID, check_own_states
+from holdfast.spark.aggregates import ANOTHER_UID
+from holdfast.spark.event_time import micros_of
 from holdfast.spark.joins.matching import Rows
-from holdfast.spark.operators import FIRST, SECOND, StatefulFunction, rows_of_input
+from holdfast.spark.keyed_batches import KeyedBatchFunction
+from holdfast.spark.operators import FIRST, SECOND, rows_of_input
 
 JoinKind = Literal["inner", "left", "right", "full"]
 
@@ -117,8 +119,7 @@ class Side:
 
     def times_of(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return the times of rows, microseconds since 1970."""
-        column = rows.column(self._time)
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        return micros_of(rows.column(self._time))
 
     def read(self, keys: Keys, rows: pa.Table | None = None, codes: Rows | None = None) -> KeptRows:
         """Return the stored rows of keys, and after them rows of a batch with the numbers of their keys."""
@@ -159,7 +160,7 @@ class Side:
             self._state.remove(keys, kept.places(at), kept.codes[at])
 
 
-class Join(StatefulFunction):
+class Join(KeyedBatchFunction):
     """Joins rows of two streams with equal keys by their times.
 
     A key with a null equals no key, as in SQL, and a row without a time matches no row.
@@ -172,7 +173,7 @@ class Join(StatefulFunction):
     """
 
     time_mode = "event"
-
+    state_names = (FIRST, SECOND)
     kinds: tuple[JoinKind, ...] = ("inner", "left", "right", "full")
 
     def __init__(
@@ -180,6 +181,7 @@ class Join(StatefulFunction):
     ) -> None:
         if kind not in self.kinds:
             raise InvalidRequestError(f"how must be one of {self.kinds}, got {kind!r}")
+        self.kind = kind
         self._time_names = (first_time, second_time)
         self.is_outer = kind in ("left", "full"), kind in ("right", "full")
         self._second_key = tuple(second_key)
@@ -189,9 +191,8 @@ class Join(StatefulFunction):
     def description(self) -> str:
         """The join, for errors; state can't move to a join with another one."""
 
-    def initialize_state(self, context: FunctionInitializationContext) -> None:
-        store = self._store = context.keyed_state_store
-        check_own_states(store, [FIRST, SECOND])
+    def open(self, context: FunctionInitializationContext) -> None:
+        store = self.store
         self._check_description(store)
         note = self.description.encode()
         self.first, self.second = (
@@ -213,22 +214,15 @@ class Join(StatefulFunction):
                         f"can't move to another join. Use the stored one, or {ANOTHER_UID}"
                     )
 
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = list(gather(batches))
-        if parts:
-            yield from self._add(parts)
-        yield from self.expire()
-
-    def _add(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process_keys(self, keys: Keys, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Add the rows of a batch; those that can't match any row are not kept."""
-        all_keys = self._store.keys(pa.Table.from_batches(parts))
-        is_null_key = np.zeros(len(all_keys), np.bool_)
-        for column in all_keys.columns:
+        is_null_key = np.zeros(len(keys), np.bool_)
+        for column in keys.columns:
             is_null_key |= column.is_null().to_numpy(zero_copy_only=False)
         added = []
         for index, side in enumerate((self.first, self.second)):
             rows, positions = side.input_rows(parts)
-            codes = all_keys.codes[positions]
+            codes = keys.codes[positions]
             can_match = side.times_of(rows).is_valid().to_numpy() & ~is_null_key[codes]
             if not can_match.all():
                 if self.is_outer[index]:
@@ -238,18 +232,14 @@ class Join(StatefulFunction):
         (first, first_codes), (second, second_codes) = added
         if len(first_codes) or len(second_codes):
             yield from self.add(
-                all_keys,
-                self.first.read(all_keys, first, first_codes),
-                self.second.read(all_keys, second, second_codes),
+                keys,
+                self.first.read(keys, first, first_codes),
+                self.second.read(keys, second, second_codes),
             )
 
     @abstractmethod
     def add(self, keys: Keys, first: KeptRows, second: KeptRows) -> Iterator[pa.RecordBatch]:
         """Store the rows of a batch, and yield the rows that are complete at once."""
-
-    @abstractmethod
-    def expire(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that the watermark completes, and delete the rows that it makes unnecessary."""
 
     def fired_keys(self) -> Keys | None:
         """Return the keys whose timers the watermark fires; None without one."""
@@ -257,7 +247,7 @@ class Join(StatefulFunction):
         if not any(len(timers) for timers in fired):
             return None
         columns = zip(*(timers.key for timers in fired), strict=True)
-        return self._store.keys([pa.concat_arrays(column) for column in columns])
+        return self.store.keys([pa.concat_arrays(column) for column in columns])
 
     def joined_rows(
         self, first: pa.Table, first_at: Rows, second: pa.Table, second_at: Rows
@@ -289,16 +279,6 @@ def _take(rows: pa.Table, at: Rows) -> pa.Table:
 def _number_by_key(codes: Rows) -> Rows:
     """Return for each row how many earlier rows have its key."""
     order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    is_first = np.ones(len(codes), np.bool_)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    starts = np.flatnonzero(is_first)
     numbers = np.empty(len(codes), np.int64)
-    numbers[order] = np.arange(len(codes)) - np.repeat(starts, np.diff(starts, append=len(codes)))
+    numbers[order] = places_in_runs(codes[order])
     return numbers
-
-
-def ceil_ms(micros: Rows) -> Rows:
-    """Return microseconds as milliseconds, rounded up."""
-    milliseconds: Rows = -np.floor_divide(-micros, 1000)
-    return milliseconds

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.backends.keyed import positions_between
+
 Rows = npt.NDArray[np.int64]
 """Positions of rows, numbers of keys, or times."""
 
@@ -58,10 +60,9 @@ def match_intervals(
     keys, times = first
     sorted_second = SortedTimes(*second)
     starts = sorted_second.count_before(keys, times + lower)
-    counts = sorted_second.count_until(keys, times + upper) - starts
-    ends = np.cumsum(counts)
-    positions = np.arange(counts.sum()) + np.repeat(starts - (ends - counts), counts)
-    return Pairs(np.repeat(np.arange(len(keys)), counts), sorted_second.order[positions])
+    ends = sorted_second.count_until(keys, times + upper)
+    positions = positions_between(starts, ends)
+    return Pairs(np.repeat(np.arange(len(keys)), ends - starts), sorted_second.order[positions])
 
 
 def match_latest(first: tuple[Rows, Rows], second: tuple[Rows, Rows]) -> Rows:

@@ -249,11 +249,11 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction, BroadcastProcessFuncti
             raise InvalidRequestError(message)
         store = self._context.keyed_state_store
         store.end_batch()
-        scanned = [rows.identities.columns for rows in state.columns.rows.table.scan()]
+        width = len(store.key)
+        scanned = [rows.identities.columns[:width] for rows in state.columns.rows.table.scan()]
         if scanned:
-            columns = zip(*scanned, strict=True)
-            all_keys = [pa.concat_arrays(parts) for parts in columns][: len(store.key)]
-            yield from self._loop.keys(store.keys(all_keys))
+            columns = map(pa.concat_arrays, zip(*scanned, strict=True))
+            yield from self._loop.keys(store.keys(list(columns)))
         store.end_batch()
 
 

@@ -24,6 +24,7 @@ from holdfast.spark.aggregates import (
     check_aggregates,
     check_own_states,
 )
+from holdfast.spark.event_time import micros_of
 from holdfast.spark.operators import LATE, OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigners import (
     Assigned,
@@ -415,6 +416,5 @@ def _python_values(name: str, column: pa.Array) -> list[Any]:
 
 def _milliseconds(column: pa.Array) -> Times:
     """Convert times to milliseconds since 1970, rounded down."""
-    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
-    times_ms: Times = np.floor_divide(micros, 1000)
+    times_ms: Times = np.floor_divide(micros_of(column).to_numpy(), 1000)
     return times_ms
