@@ -156,8 +156,8 @@ class _Restarts:
 
 
 def can_pass_later(error: Exception) -> bool:
-    """Return whether a later attempt may not have this error, by its text."""
-    text = str(error)
+    """Return whether a later attempt may not have this error, by its class and text."""
+    text = f"{type(error).__name__}: {error}"
     codes = set(_CODE.findall(text))
     if codes:
         return codes <= PASSING
