@@ -54,8 +54,8 @@ def drive(directory: Path, local: str, silence_s: float) -> None:
 
 def newest(directory: Path) -> int:
     """Return the id of the newest checkpoint."""
-    found = (directory / "checkpoints").glob("totals/chk-*/_metadata")
-    return max((int(file.parent.name.removeprefix("chk-")) for file in found), default=0)
+    files = (directory / "checkpoints").glob("totals/chk-*/_metadata")
+    return max((int(file.parent.name.removeprefix("chk-")) for file in files), default=0)
 
 
 def wait_until(happened: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ TAKES_OVER = "has shown no life for"
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """The job, for its files: the drivers have sessions of their own."""
+    """The job, for its files: the drivers have their own sessions."""
     spark: SparkSession = None  # type: ignore[assignment]
     return Job(spark, tmp_path / "job")
 
@@ -34,20 +34,20 @@ def two_drivers(
     locals_ = [job.directory.with_name(name) for name in ("host", "host" if is_warm else "other")]
     with ExitStack() as block:
         active = block.enter_context(standby_process(job.directory, locals_[0], trigger=trigger))
-        wait_until(lambda: 3 in completed(job), active.log)
+        wait_until(lambda: 3 in checkpoint_ids(job), active.log)
         standby = block.enter_context(standby_process(job.directory, locals_[1], trigger=trigger))
         standby.wait_for(WAITS)
         yield active, standby
 
 
-def completed(job: Job) -> list[int]:
+def checkpoint_ids(job: Job) -> list[int]:
     return job.checkpoint_ids() if job.checkpoints.exists() else []
 
 
 def feed_and_wait(job: Job, driver: StandbyProcess, files: int, newest: int) -> None:
     """Put files into the source, and wait for their last checkpoint, which this driver has to commit."""
     job.feed(files=files)
-    wait_until(lambda: newest in completed(job), driver.log)
+    wait_until(lambda: newest in checkpoint_ids(job), driver.log)
 
 
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold host", "warm host"])
@@ -96,7 +96,7 @@ def test_driver_with_a_long_batch_keeps_the_job(job: Job) -> None:
         shown = newest_sign(job)
         wait_until(lambda: newest_sign(job) > shown + 2 * LOOKS, active.log)
         signals.give("go")
-        wait_until(lambda: 4 in completed(job), active.log)
+        wait_until(lambda: 4 in checkpoint_ids(job), active.log)
         assert TAKES_OVER not in standby.log()
 
 
@@ -130,5 +130,5 @@ def test_standby_ends_with_the_job(job: Job) -> None:
             signals.give("go")
             assert active.end() == 0
             assert standby.end() == 0
-            assert completed(job) == [2, 3]
+            assert checkpoint_ids(job) == [2, 3]
             job.check_every_row_is_there_once()

@@ -85,7 +85,7 @@ class ActiveDriver:
             CheckpointConflictError: A standby has taken over.
             CheckpointError: The store failed.
         """
-        begun = moment(self._clock)
+        start = moment(self._clock)
         self._number += 1
         former, uri = self._former, _uri(self._job, self.term, str(self._number))
         self._former = [*former, uri]  # it may be there even after an error
@@ -93,7 +93,7 @@ class ActiveDriver:
         if not is_within(self._silence_s, self._shown, moment(self._clock)):
             # A standby that has just decided publishes its term a moment later: look again next time.
             self._suspect_signs = LOOKS
-        self._shown = begun
+        self._shown = start
         if self._suspect_signs:
             self._suspect_signs -= 1
             self.check()
@@ -128,7 +128,7 @@ class ActiveDriver:
             _create_empty(_uri(self._job, self.term, sign), self._silence_s)
             file_system_for(self._job.uri).delete(self._former)
         except CheckpointError:
-            _log.warning("standbys have to wait, because they can't be told", exc_info=True)
+            _log.warning("standbys have to wait, because the store failed", exc_info=True)
 
 
 class Standby:
@@ -165,9 +165,9 @@ class Standby:
             CheckpointError: The store failed, or can't keep drivers apart.
         """
         with retry_deadline(self.interval_s):
-            found = _signs(self._job)
-        term = max(found, default=0)
-        signs = frozenset(found[term]) if term else frozenset()
+            signs_by_term = _signs(self._job)
+        term = max(signs_by_term, default=0)
+        signs = frozenset(signs_by_term[term]) if term else frozenset()
         if not term or signs & {_ENDED, _RELEASED}:
             if _ENDED in signs and self._term:
                 self.has_ended = True

@@ -37,7 +37,7 @@ class StandbyProcess:
         return self._log.read_text()
 
     def wait_for(self, text: str) -> None:
-        """Wait until the driver has logged a text."""
+        """Wait until the driver has logged a string."""
         wait_until(lambda: text in self.log(), lambda: f"no {text!r} in: {self.log()[-5000:]}")
 
     def send(self, number: signal.Signals) -> None:

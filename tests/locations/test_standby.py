@@ -26,7 +26,7 @@ def standby_in(directory: str, clock: ManualClock | None = None) -> Standby:
     return Standby(job_below(directory), SILENCE_S, clock or ManualClock())
 
 
-def activated(standby: Standby) -> ActiveDriver:
+def activate(standby: Standby) -> ActiveDriver:
     """Return the active driver that a standby becomes at its next look."""
     active = standby.look()
     assert active is not None
@@ -48,13 +48,13 @@ def names(directory: str) -> set[str]:
 
 
 def test_first_driver_is_active_at_once(memory_directory: str) -> None:
-    assert activated(standby_in(memory_directory)).term == 1
+    assert activate(standby_in(memory_directory)).term == 1
     assert names(memory_directory) == {"_driver-1"}
 
 
 def test_standby_waits_while_the_driver_shows_life(memory_directory: str) -> None:
     clock = ManualClock()
-    active = activated(standby_in(memory_directory))
+    active = activate(standby_in(memory_directory))
     standby = standby_in(memory_directory, clock)
     for _ in range(20):
         assert standby.look() is None
@@ -65,11 +65,11 @@ def test_standby_waits_while_the_driver_shows_life(memory_directory: str) -> Non
 
 def test_standby_takes_over_after_the_time_of_silence(memory_directory: str) -> None:
     clock = ManualClock()
-    former = activated(standby_in(memory_directory))
+    former = activate(standby_in(memory_directory))
     former.show_life()
     standby = standby_in(memory_directory, clock)
     assert look_while_silent(standby, clock, looks=4) is None
-    assert activated(standby).term == 2
+    assert activate(standby).term == 2
     assert names(memory_directory) == {"_driver-2"}
     with pytest.raises(CheckpointConflictError, match="its term is 2, this driver's is 1"):
         former.check()
@@ -77,7 +77,7 @@ def test_standby_takes_over_after_the_time_of_silence(memory_directory: str) -> 
 
 def test_pause_of_the_standby_is_not_silence_of_the_driver(memory_directory: str) -> None:
     clock = ManualClock()
-    activated(standby_in(memory_directory))
+    activate(standby_in(memory_directory))
     standby = standby_in(memory_directory, clock)
     assert standby.look() is None
     clock.advance(3600)
@@ -86,7 +86,7 @@ def test_pause_of_the_standby_is_not_silence_of_the_driver(memory_directory: str
 
 def test_late_driver_finds_the_term_of_the_standby(memory_directory: str) -> None:
     clocks = ManualClock(), ManualClock()
-    former = activated(standby_in(memory_directory, clocks[0]))
+    former = activate(standby_in(memory_directory, clocks[0]))
     standby = standby_in(memory_directory, clocks[1])
     assert look_while_silent(standby, clocks[1], looks=5) is not None
     clocks[0].advance(SILENCE_S)
@@ -97,10 +97,10 @@ def test_late_driver_finds_the_term_of_the_standby(memory_directory: str) -> Non
 def test_suspended_driver_finds_the_term_of_the_standby(memory_directory: str) -> None:
     class SuspendedClock(ManualClock):
         def monotonic_s(self) -> float:
-            return 0.0  # it stands still while the machine is suspended
+            return 0.0  # it does not change while the machine is suspended
 
     clocks = SuspendedClock(), ManualClock()
-    former = activated(standby_in(memory_directory, clocks[0]))
+    former = activate(standby_in(memory_directory, clocks[0]))
     assert look_while_silent(standby_in(memory_directory, clocks[1]), clocks[1], looks=5)
     clocks[0].advance(SILENCE_S)
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
@@ -113,15 +113,15 @@ def test_suspended_driver_finds_the_term_of_the_standby(memory_directory: str) -
 def test_next_call_is_active_at_once_after_an_end(
     memory_directory: str, leave: Callable[[ActiveDriver], None]
 ) -> None:
-    active = activated(standby_in(memory_directory))
+    active = activate(standby_in(memory_directory))
     active.show_life()
     leave(active)
-    assert activated(standby_in(memory_directory)).term == 2
+    assert activate(standby_in(memory_directory)).term == 2
     assert names(memory_directory) == {"_driver-2"}
 
 
 def test_waiting_standby_ends_with_the_job(memory_directory: str) -> None:
-    active = activated(standby_in(memory_directory))
+    active = activate(standby_in(memory_directory))
     standby = standby_in(memory_directory)
     assert standby.look() is None
     active.end()
@@ -130,17 +130,17 @@ def test_waiting_standby_ends_with_the_job(memory_directory: str) -> None:
 
 
 def test_waiting_standby_continues_a_released_job(memory_directory: str) -> None:
-    active = activated(standby_in(memory_directory))
+    active = activate(standby_in(memory_directory))
     standby = standby_in(memory_directory)
     assert standby.look() is None
     active.release()
-    assert activated(standby).term == 2
+    assert activate(standby).term == 2
     assert not standby.has_ended
 
 
-def test_end_of_a_driver_that_was_replaced_ends_no_other(memory_directory: str) -> None:
+def test_end_of_a_replaced_driver_ends_no_standby(memory_directory: str) -> None:
     clock = ManualClock()
-    former = activated(standby_in(memory_directory))
+    former = activate(standby_in(memory_directory))
     assert look_while_silent(standby_in(memory_directory, clock), clock, looks=5)
     third = standby_in(memory_directory)
     assert third.look() is None
@@ -150,7 +150,7 @@ def test_end_of_a_driver_that_was_replaced_ends_no_other(memory_directory: str) 
 
 
 def test_one_of_eight_standbys_takes_over(memory_directory: str) -> None:
-    activated(standby_in(memory_directory)).release()
+    activate(standby_in(memory_directory)).release()
     standbys = [standby_in(memory_directory) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         terms = [active.term for active in pool.map(Standby.look, standbys) if active]
@@ -165,7 +165,7 @@ def test_standby_takes_over_whichever_call_to_the_store_fails(
     while is_reached:
         failing += 1
         clock = ManualClock()
-        former = activated(standby_in(f"{memory_directory}/{failing}"))
+        former = activate(standby_in(f"{memory_directory}/{failing}"))
         with faulty_file_system(f"{memory_directory}/{failing}") as faults:
             plan(faults, ANY_CALL, StorageUnavailableError("as planned"), failing)
             standby = standby_in(faults.directory, clock)
@@ -184,7 +184,7 @@ def test_standby_takes_over_whichever_call_to_the_store_fails(
 
 def test_driver_shows_life_after_faults_of_the_store(memory_directory: str) -> None:
     with faulty_file_system(memory_directory) as faults:
-        active = activated(standby_in(faults.directory))
+        active = activate(standby_in(faults.directory))
         for call, plan in product(["create", "commit", "delete"], [Faults.before, Faults.after]):
             plan(faults, call, StorageUnavailableError("as planned"), "next")
             with pytest.raises(StorageUnavailableError):

@@ -175,7 +175,7 @@ def test_errors_of_user_code_end_the_run(job: Job, place: str) -> None:
     assert len(attempts) <= 1
 
 
-def test_standby_needs_a_named_job_in_a_store_that_keeps_drivers_apart(job: Job) -> None:
+def test_standby_without_a_named_job_or_fencing_is_refused(job: Job) -> None:
     def run_with(silence: timedelta = timedelta(seconds=10), **settings: str) -> None:
         named = {
             f"spark.holdfast.{name.replace('_', '.')}": text for name, text in settings.items()
@@ -222,7 +222,7 @@ def test_active_driver_restarts_its_query_and_ends_the_job(job: Job) -> None:
         assert {file.name for file in epochs.glob("_*")} == {"_driver-2", "_driver-2-released"}
 
 
-def test_driver_that_a_standby_has_replaced_stops_its_query(job: Job) -> None:
+def test_replaced_driver_stops_its_query(job: Job) -> None:
     """A standby has published a higher term before the query starts, and while it runs."""
     job.feed(files=1, rows=3)
     job.settings["spark.holdfast.job.id"] = "named"
@@ -245,7 +245,7 @@ def test_driver_that_a_standby_has_replaced_stops_its_query(job: Job) -> None:
 
 
 class LateClock(ManualClock):
-    """A clock by which every sign of life is late."""
+    """A clock that makes every sign of life late."""
 
     def monotonic_s(self) -> float:
         self.advance(100)

@@ -131,7 +131,7 @@ class _Restarts:
                 return
 
     def _delay_s(self, error: Exception) -> float | None:
-        """Return the seconds until the next attempt, which is logged; None if there is none."""
+        """Return the seconds until the next attempt, which is logged; None if the error has to be raised."""
         now_s = self.clock.monotonic_s()
         while self.times_s and now_s - self.times_s[0] > self.within_s:
             self.times_s.popleft()
