@@ -290,7 +290,7 @@ def _in_version_2(content: bytes) -> bytes:
 def _sealed_metadata(content: bytes) -> bytes:
     """Return metadata with valid length and checksum, in version 2 compressed unless it is already.
 
-    So changes reach the records behind the compression, and the compression itself, whose length is kept.
+    So changes reach the records in it. In an input that is compressed, they reach the compression; its length is kept.
     """
     head, body = content[:12], content[20:-4]
     length = struct.pack(">Q", len(body))
