@@ -3,8 +3,8 @@
     python -m benchmarks.spark.hosts [--hosts 2] [--server minio --delay-ms 40] [--lose 8]
 
 A running aggregate with a value of 1 KiB for each key. The first batches bring all keys, all others 1,000 random ones. The
-hosts are workers of Spark on this machine with one core each, each with a loopback address and local directories of its
-own. For each source of state the table has its share of the subtasks, of all counted batches. With `--lose` a host is killed
+hosts are workers of Spark on this machine with one core each, each with a separate loopback address and separate
+local directories. For each source of state the table has its share of the subtasks, of all counted batches. With `--lose` a host is killed
 with its executor during that batch, and its seconds until the checkpoint are printed.
 """
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--server", choices=["minio"], help="S3, instead of a shared directory")
     parser.add_argument("--delay-ms", type=float, default=0.0, help="delay of S3 each way")
     parser.add_argument("--lose", type=int, help="counted batch that loses a host")
-    parser.add_argument("--set", nargs="*", default=[], help="further settings of Spark")
+    parser.add_argument("--set", nargs="*", default=[], help="further Spark settings")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
     try:
