@@ -189,7 +189,7 @@ def _print_row(subtasks: str, count: int, rounds: Sequence[tuple[_Times, Traffic
 
 def _storage(bucket: Bucket) -> Any:
     job = uuid.uuid4().hex
-    # VersityGW doesn't create files exclusively; each process writes to a separate job.
+    # VersityGW doesn't create files exclusively; each process writes to its own job.
     storage = FileSystemCheckpointStorage(f"s3://{bucket.name}/state", single_writer=True)
     access = storage.create_checkpoint_storage(job)
     access.initialize_base_locations_for_checkpoint()

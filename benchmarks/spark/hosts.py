@@ -3,8 +3,8 @@
     python -m benchmarks.spark.hosts [--hosts 2] [--server minio --delay-ms 40] [--lose 8]
 
 A running aggregate with a value of 1 KiB for each key. The first batches bring all keys, all others 1,000 random ones. The
-hosts are workers of Spark on this machine with one core each, each with its own loopback address and local
-directories. For each source of state the table has its share of the subtasks, of all counted batches. With `--lose` a host is killed
+hosts are Spark workers on this machine with one core each, each with its own loopback address and local directories. For
+each source of state the table has its share of the subtasks, of all counted batches. With `--lose` a host is killed
 with its executor during that batch, and its seconds until the checkpoint are printed.
 """
 
@@ -34,6 +34,8 @@ from infra.spark import server as cluster
 
 _LOADS = 4
 _VALUE_BYTES = 1024
+_LOSS_S = 0.5
+"""The time from the start of a batch's sink to the loss of a host; its tasks run then."""
 _UID = "largest"
 
 
@@ -42,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--hosts", type=int, default=2, help="workers of Spark")
+    parser.add_argument("--hosts", type=int, default=2, help="Spark workers")
     parser.add_argument("--subtasks", type=int, default=4, help="parallelism of the operator")
     parser.add_argument("--keys", type=int, default=100_000, help="keys in state")
     parser.add_argument("--rows", type=int, default=1000, help="rows of a counted batch")
@@ -82,11 +84,13 @@ def measure(
     spark = session(directory, known["master"], store | settings)
     lost: list[float] = []
 
+    def lose_host() -> None:
+        cluster.kill_worker(Path(known["directory"]), options.hosts)
+        lost.append(time.time())
+
     def sink(rows: DataFrame, batch_id: int) -> None:
-        if options.lose is not None and batch_id == _LOADS + options.lose and not lost:
-            lost.append(time.time())
-            killing = (Path(known["directory"]), options.hosts)
-            threading.Timer(0.2, cluster.kill_worker, killing).start()
+        if options.lose is not None and batch_id == _LOADS + options.lose:
+            threading.Timer(_LOSS_S, lose_host).start()
         rows.write.format("noop").mode("overwrite").save()
 
     stream = spark.readStream.schema("key long, value string").option("maxFilesPerTrigger", 1)
