@@ -31,7 +31,7 @@ def drive(directory: Path, local: str, silence_s: float) -> None:
     import logging  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO)
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.holdfast.checkpoint.dir": f"file://{directory}/checkpoints",
         "spark.holdfast.checkpoint.num-retained": "3",
         "spark.holdfast.job.id": "totals",
