@@ -138,9 +138,15 @@ class StateMigrationError(CheckpointError):
 
 
 class CheckpointDeclinedError(CheckpointError):
-    """The reports of the subtasks can't become a checkpoint; the batch has to be repeated."""
+    """The reports of the subtasks can't become a checkpoint; the batch has to be repeated.
+
+    Attributes:
+        is_repeatable: Whether the batch can be repeated at once, because nothing but the loss of an executor may have caused
+            the error.
+    """
 
     kind = "declined"
+    is_repeatable = False
 
 
 class BatchGapError(CheckpointError):

@@ -74,13 +74,17 @@ class AppliedOperator:
         reports = decode_acknowledgements(self.received[self.ignored :])
         return [report for report in reports if report.checkpoint_id == self.checkpoint_id]
 
-    def decline_error(self, problem: str) -> CheckpointDeclinedError:
+    def decline_error(
+        self, problem: str, *, is_repeatable: bool = False
+    ) -> CheckpointDeclinedError:
         """Return the error for a sink whose output may differ from the state."""
         message = (
             f"the sink of operator {self.operator.uid!r} {problem}. It has to read all rows in "
             "one action of the DataFrame and let errors through, or to be used with persist=True"
         )
-        return CheckpointDeclinedError(message)
+        error = CheckpointDeclinedError(message)
+        error.is_repeatable = is_repeatable
+        return error
 
     def resolve_reports(
         self, others: Sequence["AppliedOperator"], jobs: "Jobs"
@@ -94,7 +98,8 @@ class AppliedOperator:
         if self.operator.forward and has_duplicate_reports(reports):
             raise self.decline_error(
                 "has some of its rows computed twice in one stage. With forward=True it must not "
-                "coalesce them; if an executor was lost, restart the query"
+                "coalesce them; if an executor was lost, restart the query",
+                is_repeatable=True,
             )
         if len(reports) < self.parallelism:
             # The sink read no rows, or only a prefix (show(), limit), so the state may be from another pass; unless
@@ -116,7 +121,8 @@ class AppliedOperator:
             raise self.decline_error(
                 "runs its rows through the operator more than once, and may have written those of any "
                 "pass (several actions, orderBy and repartitionByRange do that; so does the "
-                "loss of an executor: restart the query then)"
+                "loss of an executor: restart the query then)",
+                is_repeatable=True,
             )
         return final
 

@@ -1,5 +1,6 @@
 """`stateful` and `stateful_query`: operators with state, as functions for `foreachBatch`."""
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.common import SYSTEM_CLOCK, Clock
-from holdfast.errors import CheckpointError, InvalidRequestError
+from holdfast.errors import CheckpointDeclinedError, CheckpointError, InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.engines import Engine, RunningQuery, engine_of, error_of_task
 from holdfast.spark.event_time import IdleTicks
@@ -24,6 +25,8 @@ from holdfast.spark.operators import (
 from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
 from holdfast.spark.settings import check_settings
+
+_log = logging.getLogger(__name__)
 
 
 def stateful(
@@ -219,8 +222,33 @@ class StatefulQuery:
     def _run_batch(
         self, batch: DataFrame, batch_id: int, engine: Engine, query: RunningQuery
     ) -> None:
-        """Run a batch in the query's run, which its first batch starts."""
+        """Run a batch in the query's run, which its first batch starts.
+
+        If the rows of an operator were lost and computed again, the batch is repeated in a new run: it claims the job,
+        restores state and sinks from storage, and writes files under new names, as after a restart of the query.
+        """
         call = _first_call(query, batch_id, self._operators)
+        repeats = 0
+        while True:
+            run = self._run_of(engine, query)
+            try:
+                run.run_batch(batch, batch_id, engine, query)
+            except BaseException as error:
+                with self._lock:  # the next run reads the outcome from storage
+                    if self._runs.get(query.query_id) is run:
+                        del self._runs[query.query_id]
+                is_repeatable = isinstance(error, CheckpointDeclinedError) and error.is_repeatable
+                if not is_repeatable or repeats == _MAX_REPEATS:
+                    call.has_failed = True
+                    raise
+                repeats += 1
+                message = "batch %d is repeated (%d of at most %d times): %s"
+                _log.warning(message, batch_id, repeats, _MAX_REPEATS, error)
+            else:
+                return
+
+    def _run_of(self, engine: Engine, query: RunningQuery) -> QueryRun:
+        """Return the run of the query; start it if there is none."""
         with self._lock:
             run = self._runs.get(query.query_id)
         if run is None or run.run_id != query.run_id:
@@ -239,14 +267,7 @@ class StatefulQuery:
                 self._runs[query.query_id] = run
                 if len(self._runs) > _MAX_RUNS:  # most have ended, which Spark does not report here
                     del self._runs[next(iter(self._runs))]
-        try:
-            run.run_batch(batch, batch_id, engine, query)
-        except BaseException:
-            call.has_failed = True
-            with self._lock:  # the next run reads the outcome from storage
-                if self._runs.get(query.query_id) is run:
-                    del self._runs[query.query_id]
-            raise
+        return run
 
     def _check_single_query(self, run: QueryRun, query: RunningQuery) -> None:
         """Refuse to serve another query with objects that belong to a single query."""
@@ -327,6 +348,9 @@ class _Call:
 
 _last_calls: dict[str, _Call] = {}
 """The last call for each query, by its id, for all functions; the least recently called query first."""
+
+_MAX_REPEATS = 2
+"""Repetitions of a batch in one call, after which the query fails."""
 
 _MAX_RUNS = 100
 """Runs that one function keeps. If an active one was removed, its next batch starts it again."""
