@@ -13,7 +13,7 @@ from jobs.operators import Groups
 from jobs.processes import run_until_killed
 from jobs.two_phases import COMMIT, GROUP, POINTS, SignedSink, job_of
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from servers.postgres import PostgresServer
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
@@ -212,6 +212,27 @@ def test_transactions_of_a_failed_checkpoint_are_rolled_back(
             job.run(job.operator(Groups(GROUP), sink=sink))
     assert in_doubt(postgres, table) == []
     assert ids_in(postgres, table) == []
+
+
+def test_transactions_of_a_declined_batch_are_rolled_back(
+    job: Job, postgres: PostgresServer, table: str
+) -> None:
+    job.feed(1)
+
+    class RunsRowsTwice(SignedSink):
+        calls = 0
+
+        def __call__(self, rows: DataFrame, batch_id: int) -> None:
+            self.calls += 1
+            super().__call__(rows, batch_id)
+            if self.calls == 1:
+                super().__call__(rows, batch_id)
+
+    sink = RunsRowsTwice(connecting(postgres), table, driver="declined")
+    job.run(job.operator(Groups(GROUP), sink=sink))
+    assert sink.calls == 2
+    assert in_doubt(postgres, table) == []
+    assert len(ids_in(postgres, table)) == 60
 
 
 def test_transactions_of_a_failed_task_are_rolled_back(

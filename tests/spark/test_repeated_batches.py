@@ -9,6 +9,8 @@ from jobs.operators import Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from holdfast.locations.storages import JobDirectory
+
 REPEATED = 2
 
 
@@ -50,6 +52,26 @@ def test_query_fails_if_its_batch_is_always_declined(job: Job) -> None:
     _, write = read_twice(times=0)
     job.run(operator)
     job.check_every_row_is_there_once()
+
+
+def test_replaced_driver_does_not_take_the_job_back_by_a_repetition(job: Job) -> None:
+    calls, write_twice = read_twice(times=1)
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        write_twice(job, rows, batch_id)
+        if calls == [0, 1]:
+            claims.append(
+                JobDirectory(job.job_directory.as_uri(), single_writer=False).claim().epoch
+            )
+
+    claims: list[int] = []
+    job.feed(files=3)
+    with pytest.raises(
+        StreamingQueryException, match=r"another driver has taken over.*HF-TAKEN-OVER"
+    ):
+        job.run(job.operator(Groups(30), sink=write))
+    assert calls == [0, 1, 1]
+    assert {file.name for file in (job.job_directory / "_epoch").iterdir()} == {str(claims[0])}
 
 
 class StatefulSink:

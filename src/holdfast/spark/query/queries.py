@@ -224,28 +224,29 @@ class StatefulQuery:
     ) -> None:
         """Run a batch in the query's run, which its first batch starts.
 
-        If the rows of an operator were lost and computed again, the batch is repeated in a new run: it claims the job,
-        restores state and sinks from storage, and writes files under new names, as after a restart of the query.
+        If rows of an operator were lost and computed again, the batch is repeated, as after a restart of the query.
         """
         call = _first_call(query, batch_id, self._operators)
-        repeats = 0
-        while True:
-            run = self._run_of(engine, query)
-            try:
-                run.run_batch(batch, batch_id, engine, query)
-            except BaseException as error:
-                with self._lock:  # the next run reads the outcome from storage
-                    if self._runs.get(query.query_id) is run:
-                        del self._runs[query.query_id]
-                is_repeatable = isinstance(error, CheckpointDeclinedError) and error.is_repeatable
-                if not is_repeatable or repeats == _MAX_REPEATS:
-                    call.has_failed = True
-                    raise
-                repeats += 1
-                message = "batch %d is repeated (%d of at most %d times): %s"
-                _log.warning(message, batch_id, repeats, _MAX_REPEATS, error)
-            else:
-                return
+        run = self._run_of(engine, query)
+        try:
+            for attempt in range(1, _MAX_REPETITIONS + 1):
+                try:
+                    run.run_batch(batch, batch_id, engine, query)
+                except CheckpointDeclinedError as error:
+                    if not error.is_repeatable:
+                        raise
+                    message = "batch %d is repeated (%d of at most %d times): %s"
+                    _log.warning(message, batch_id, attempt, _MAX_REPETITIONS, error)
+                    run.prepare_repetition(engine)
+                else:
+                    return
+            run.run_batch(batch, batch_id, engine, query)
+        except BaseException:
+            call.has_failed = True
+            with self._lock:  # the next run reads the outcome from storage
+                if self._runs.get(query.query_id) is run:
+                    del self._runs[query.query_id]
+            raise
 
     def _run_of(self, engine: Engine, query: RunningQuery) -> QueryRun:
         """Return the run of the query; start it if there is none."""
@@ -349,7 +350,7 @@ class _Call:
 _last_calls: dict[str, _Call] = {}
 """The last call for each query, by its id, for all functions; the least recently called query first."""
 
-_MAX_REPEATS = 2
+_MAX_REPETITIONS = 2
 """Repetitions of a batch in one call, after which the query fails."""
 
 _MAX_RUNS = 100

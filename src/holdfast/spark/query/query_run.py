@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Self
 
@@ -351,11 +351,25 @@ class QueryRun:
         if self.has_started:
             return
         engine.write(query, LINK_FILE, encode_link(self.link))
+        self._restore_sinks()
+        self.has_started = True
+
+    def prepare_repetition(self, engine: Engine) -> None:
+        """Prepare to run a batch again whose checkpoint was declined: nothing that the attempt has left counts.
+
+        The job is not claimed again, so a driver that was replaced in the meantime doesn't take it back.
+        """
+        self.operators = {
+            uid: replace(running, reports=engine.reports())
+            for uid, running in self.operators.items()
+        }
+        self._restore_sinks()
+
+    def _restore_sinks(self) -> None:
         latest = self.coordinator.latest
         states = latest.metadata.coordinator_states if latest else {}
         for name, sink in self.sinks.items():
             sink.initialize_state(states.get(name))
-        self.has_started = True
         if latest:
             self._notify("notify_checkpoint_complete", latest.checkpoint_id)
 
