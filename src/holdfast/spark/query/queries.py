@@ -249,7 +249,7 @@ class StatefulQuery:
             raise
 
     def _run_of(self, engine: Engine, query: RunningQuery) -> QueryRun:
-        """Return the run of the query; start it if there is none."""
+        """Return the run of the query; start one if the query has no run."""
         with self._lock:
             run = self._runs.get(query.query_id)
         if run is None or run.run_id != query.run_id:
