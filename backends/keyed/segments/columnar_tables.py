@@ -1,7 +1,7 @@
 """All tables of a subtask in sorted columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import BoundedSemaphore
 
@@ -32,7 +32,7 @@ from holdfast.backends.keyed.segments.table_reader import read_manifest
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
-from holdfast.common import map_in_parallel
+from holdfast.common import ProcessCache, map_in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
@@ -46,7 +46,9 @@ _Streams = Mapping[str, StreamStateHandle]
 """Stored segments by name."""
 
 _UPLOADS_AT_A_TIME = 4
-"""Each can have several parts of 8 MiB in memory."""
+"""Of all subtasks of a process. Each can have several parts of 8 MiB in memory."""
+
+_UPLOADS: ProcessCache[None, BoundedSemaphore] = ProcessCache()
 
 _COPIES_AT_A_TIME = 16
 """Half of the connections that an S3 client keeps."""
@@ -222,9 +224,6 @@ class _CapturedTables:
     segments: dict[str, OpenSegment]
     files: dict[str, FileStateHandle]
     confirmed: _Streams
-    _uploads: BoundedSemaphore = field(
-        default_factory=lambda: BoundedSemaphore(_UPLOADS_AT_A_TIME), init=False
-    )
 
     def is_large(self, name: str) -> bool:
         """Return whether a segment that belongs to no confirmed checkpoint does not fit into a handle."""
@@ -237,7 +236,7 @@ class _CapturedTables:
         with streams.open(CheckpointedStateScope.SHARED) as stream:
             if file is not None and stream.adopt_stored(file):
                 return finish_stream(streams, stream)
-            with self._uploads:
+            with _UPLOADS.get(None, lambda: BoundedSemaphore(_UPLOADS_AT_A_TIME)):
                 if segment is not None:
                     segment.write_to(stream)
                 elif file is not None:
