@@ -6,7 +6,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from contracts.patience import wait_until
+from contracts.patience import HANGS_S, wait_until
 from jobs.job import Job
 from jobs.keyed import totals_job, totals_rows
 from jobs.operators import SharesTask, Totals
@@ -17,6 +17,7 @@ from servers.s3 import S3Bucket
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.snapshot import AsyncSnapshot
 from holdfast.errors import StorageFullError
+from holdfast.spark.settings import StateSettings
 from holdfast.testing import Faults, HttpFaults, HttpRequest, http_faults, s3_operation_of
 from holdfast.testing.faults import MAX_WAIT_S
 
@@ -166,6 +167,13 @@ def test_error_of_an_upload_is_that_of_the_task(faults: Faults) -> None:
     with pytest.raises(StorageFullError, match="as planned"):
         job.run(totals_rows(range(100)))
     assert not upload_threads()
+    assert len(job.run(totals_rows(range(100)))) == 100
+
+
+def test_small_files_of_a_subtask_are_written_at_the_same_time(faults: Faults) -> None:
+    job = totals_job(faults.directory, parallelism=1, state=StateSettings(backend="columnar"))
+    both = threading.Barrier(2)  # a segment and a manifest
+    faults.before("commit", lambda: both.wait(HANGS_S), "every")
     assert len(job.run(totals_rows(range(100)))) == 100
 
 

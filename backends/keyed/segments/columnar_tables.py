@@ -23,7 +23,6 @@ from holdfast.backends.keyed.segments.manifest import (
 from holdfast.backends.keyed.segments.merging import sort_key_range
 from holdfast.backends.keyed.segments.partial_segment import FetchPolicy
 from holdfast.backends.keyed.segments.segment_store import (
-    IN_MEMORY_BYTES,
     OpenSegment,
     SegmentStore,
     Workspace,
@@ -174,9 +173,10 @@ class ColumnarStateTables:
         names = sorted(resources.segments.keys() | resources.files.keys())
         writes = [partial(resources.write, name, streams) for name in names]
         writes.append(partial(write_manifest, streams, content))
+        sizes = [*map(resources.size, names), len(content)]
         *written, manifest = (
             map_in_parallel(lambda write: write(), writes, max_threads=_COPIES_AT_A_TIME)
-            if sum(map(resources.is_large, names)) + (len(content) > IN_MEMORY_BYTES) > 1
+            if sum(size > streams.inline_threshold for size in sizes) > 1
             else [write() for write in writes]  # a thread costs more than bytes in a handle
         )
         new = dict(zip(names, written, strict=True))
@@ -225,10 +225,10 @@ class _CapturedTables:
     files: dict[str, FileStateHandle]
     confirmed: _Streams
 
-    def is_large(self, name: str) -> bool:
-        """Return whether a segment that belongs to no confirmed checkpoint does not fit into a handle."""
+    def size(self, name: str) -> int:
+        """Return the size of a segment that belongs to no confirmed checkpoint, in bytes."""
         stored: FileStateHandle | OpenSegment = self.files.get(name) or self.segments[name]
-        return stored.size > IN_MEMORY_BYTES
+        return stored.size
 
     def write(self, name: str, streams: SnapshotStreams) -> StreamStateHandle:
         """Write a segment that belongs to no confirmed checkpoint."""
