@@ -198,7 +198,7 @@ class FailsInSecond(Totals):
 def test_error_of_a_subtask_cancels_uploads(faults: Faults) -> None:
     released = threading.Event()
     faults.before("write", REACHED.set)
-    faults.delay("write", released)
+    faults.delay("write", released, "every")
     cancel = AsyncSnapshot.cancel
 
     def cancel_and_release(snapshot: AsyncSnapshot) -> None:
