@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +57,8 @@ def main() -> None:
     sides = [str(Path(__file__).parents[2]), *([options.against] if options.against else [])]
     with run_server(options.server) as server, server.new_bucket() as bucket:
         for delay_ms in map(float, options.delay_ms.split(",")):
-            for subtasks in map(int, options.subtasks.split(",")):
-                with ExitStack() as block:
-                    link = block.enter_context(
-                        run_link(bucket, delay_ms, options.megabytes_a_second)
-                    )
+            with run_link(bucket, delay_ms, options.megabytes_a_second) as link:
+                for subtasks in map(int, options.subtasks.split(",")):
                     settings = {
                         **vars(options),
                         "subtasks": subtasks,
@@ -76,12 +72,13 @@ def main() -> None:
                         for side in sides[:: 1 - 2 * (number % 2)]:
                             run = _run_in_process(side, settings)
                             figures[side].append(f"{run['period']:.0f} ({run['sink']:.0f})")
-                for side in sides:
-                    print(
-                        f"+{2 * delay_ms:g} ms, {subtasks} subtasks, {side}: {', '.join(figures[side])}; "
-                        f"load {os.getloadavg()[0]:.1f}",
-                        flush=True,
-                    )
+                    load = os.getloadavg()[0]
+                    for side in sides:
+                        print(
+                            f"+{2 * delay_ms:g} ms, {subtasks} subtasks, {side}: {', '.join(figures[side])}; "
+                            f"load {load:.1f}",
+                            flush=True,
+                        )
 
 
 def _run_in_process(checkout: str, settings: dict[str, Any]) -> dict[str, float]:
