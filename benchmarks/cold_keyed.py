@@ -42,6 +42,7 @@ _KEY = pa.schema([("k", pa.int64())])
 _VALUES = ValueStateDescriptor("values", pa.binary())
 _BATCHES = 8
 _UPDATED = 100
+_BARRIER_TIMEOUT_S = 300.0
 _Numbers = npt.NDArray[np.int64]
 
 
@@ -141,7 +142,7 @@ def touch(run: _Run, index: int) -> _Times:
         _update(backend, own[:1], 1, random)
         backend.snapshot(1, access.initialize_location_for_checkpoint(10**6 + index)).run()
         backend.close()
-        run.begin.wait()
+        run.begin.wait(_BARRIER_TIMEOUT_S)
         start = time.monotonic()
         parts = [
             part
@@ -188,7 +189,9 @@ def _print_row(subtasks: str, count: int, rounds: Sequence[tuple[_Times, Traffic
 
 def _storage(bucket: Bucket) -> Any:
     job = uuid.uuid4().hex
-    access = FileSystemCheckpointStorage(f"s3://{bucket.name}/state").create_checkpoint_storage(job)
+    # VersityGW doesn't create files exclusively; each process writes to its own job.
+    storage = FileSystemCheckpointStorage(f"s3://{bucket.name}/state", single_writer=True)
+    access = storage.create_checkpoint_storage(job)
     access.initialize_base_locations_for_checkpoint()
     return access
 

@@ -6,6 +6,7 @@ are updated; a change of the checksum itself remains.
 
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ _SAVEPOINT = "memory:///bad-bytes/savepoint-job-0123456789ab"
 _PREFIX = b"memory:///bad-bytes/"
 _NAME = "0" * 32
 """The name of the segment, instead of its random one."""
+_ZLIB = zlib.compress(b"", 1)[:2]
 _HEADER, _END = 64, 20  # bytes of a segment before its first section, and after its trailer
 
 READERS = (
@@ -94,6 +96,8 @@ def readers(scratch: Path) -> dict[str, Reader]:
     streams = SnapshotStreams(access.initialize_location_for_checkpoint(1))
     files = sorted(file for file in _METADATA.glob("_metadata*") if file.suffix != ".json")
     metadata = {file.name: _of_a_query(file) for file in files}
+    metadata["uncompressed"] = _in_version_2(metadata["_metadata-of-segments"])
+    metadata["compressed"] = _of_a_query(files[0], padding=" " * (40 << 10))
     segments = _segments(streams)
     operator = _operator_state(access.initialize_location_for_checkpoint(2))
     (segment,) = segments.segments.values()
@@ -103,7 +107,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
         if not store.list(directory):
             publish(f"{directory}/_metadata", metadata["_metadata"], single_writer=True)
     return {
-        "`_metadata`": Reader(metadata, _read_metadata, _with_length_and_checksum),
+        "`_metadata`": Reader(metadata, _read_metadata, _sealed_metadata),
         "pointers and URIs": Reader(
             {"pointer": _PREFIX + b"job/chk-7/_metadata", "savepoint": _SAVEPOINT.encode()},
             _read_pointer,
@@ -121,8 +125,11 @@ def readers(scratch: Path) -> dict[str, Reader]:
     }
 
 
-def _of_a_query(file: Path) -> bytes:
-    """Return a golden file with the additions of a query on Spark: its progress, and the history of 200 checkpoints."""
+def _of_a_query(file: Path, padding: str = "") -> bytes:
+    """Return a golden file with the additions of a query on Spark: its progress, and the history of 200 checkpoints.
+
+    With much padding it is compressed.
+    """
     metadata = decode_metadata(file.read_bytes(), _SAVEPOINT, uri=file.name)
     progress = SparkProgress(
         query_id="query",
@@ -130,7 +137,7 @@ def _of_a_query(file: Path) -> bytes:
         batch_id=206,
         offsets='v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"logOffset":206}',
         checkpoint_location="file:///spark",
-        spark_version="4.3.0",
+        spark_version="4.3.0" + padding,
     )
     states = {SPARK: msgspec.msgpack.encode(progress)}
     latest = None
@@ -275,9 +282,23 @@ def _with_checksum(content: bytes) -> bytes:
     return content[:-4] + struct.pack(">I", crc32c(content[:-4]))
 
 
-def _with_length_and_checksum(content: bytes) -> bytes:
-    head = content[:12] + struct.pack(">Q", max(len(content) - 24, 0))
-    return _with_checksum(head + content[20:])
+def _in_version_2(content: bytes) -> bytes:
+    """Return metadata of version 1 as the input that `_sealed_metadata` compresses."""
+    return content[:8] + struct.pack(">I", 2) + content[12:]
+
+
+def _sealed_metadata(content: bytes) -> bytes:
+    """Return metadata with valid length and checksum, in version 2 compressed unless it is already.
+
+    So changes reach the records in it. In an input that is compressed, they reach the compression; its length is kept.
+    """
+    head, body = content[:12], content[20:-4]
+    length = struct.pack(">Q", len(body))
+    if head[8:] == struct.pack(">I", 2):
+        if body.startswith(_ZLIB):
+            return _with_checksum(content)
+        body = zlib.compress(body, 1)
+    return _with_checksum(head + length + body + content[-4:])
 
 
 def _seal(content: bytes) -> bytes:

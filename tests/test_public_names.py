@@ -24,7 +24,7 @@ PAGES = {
     "holdfast.testing": "api-testing.md",
 }
 MAX_NAMES = {
-    "holdfast": 49,
+    "holdfast": 50,
     "holdfast.backends": 30,
     "holdfast.locations": 26,
     "holdfast.locations.adapters": 30,

@@ -81,9 +81,9 @@ PLANTED: Mapping[str, Planted] = {
         "fields of structs",
     ),
     "a window ends a millisecond late": Planted(
-        "src/holdfast/spark/windows/operators.py",
-        "        last_ms = spans.ends_ms - 1\n        if self._emit",
-        "        last_ms = spans.ends_ms\n        if self._emit",
+        "src/holdfast/spark/windows/triggers.py",
+        "        last_ms = spans.ends - 1\n        expiry_ms",
+        "        last_ms = spans.ends\n        expiry_ms",
         "windows",
     ),
     "sessions that touch are not merged": Planted(
@@ -135,7 +135,7 @@ PLANTED: Mapping[str, Planted] = {
         "histories of a job",
     ),
     "other windows under the same uid are not noticed": Planted(
-        "src/holdfast/spark/windows/operators.py",
+        "src/holdfast/spark/windows/windowed.py",
         "            if (windows, kept) != (now[0], self.kept):",
         "            if False:",
         "histories of a job",

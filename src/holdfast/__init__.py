@@ -61,7 +61,12 @@ if TYPE_CHECKING:
     from holdfast.spark.state_export import spark_initial_state
     from holdfast.spark.state_import import import_spark_state
     from holdfast.spark.supervision import run
-    from holdfast.spark.windows import session_windows, sliding_windows, tumbling_windows
+    from holdfast.spark.windows import (
+        count_windows,
+        session_windows,
+        sliding_windows,
+        tumbling_windows,
+    )
     from holdfast.spark_progress import copy_savepoint, progress_of, subtasks, verify_checkpoints
 
 __all__ = [
@@ -83,6 +88,7 @@ __all__ = [
     "configure",
     "copy_savepoint",
     "count",
+    "count_windows",
     "first",
     "import_spark_state",
     "iter_state",
@@ -132,7 +138,7 @@ _MODULES = {
     "stop_with_savepoint take_savepoint write_savepoint",
     "spark.settings": "configure",
     "spark.supervision": "run",
-    "spark.windows": "session_windows sliding_windows tumbling_windows",
+    "spark.windows": "count_windows session_windows sliding_windows tumbling_windows",
     "spark_progress": "copy_savepoint progress_of subtasks verify_checkpoints",
 }
 """The names of `__all__`, by the module that defines them."""

@@ -1,5 +1,6 @@
 """Rows that are routed to subtasks by key."""
 
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.job import Job
 from jobs.operators import AllOperatorStates, Groups, RawKeyedCounts, SubtaskReporter
 from jobs.pyspark_versions import VERSION
-from jobs.session import session_with
+from jobs.session import jvm_classes, session_with
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -20,7 +21,9 @@ from holdfast import stateful_query
 from holdfast.backends.keys import MAX_PARALLELISM, key_hash
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators import Combination, CombinedRouting, Operator, Routing
-from holdfast.spark.operators.routing import partition_numbers, subtask_of_content
+from holdfast.spark.operators.partitions import partition_numbers
+from holdfast.spark.operators.routing import subtask_of_content
+from holdfast.spark.operators.task_homes import TaskHomes
 from holdfast.spark.sessions import column_named
 
 # Nulls, a few repeated keys, and one that is new in each row.
@@ -220,12 +223,15 @@ def test_spark_hashes_each_number_to_its_partition(spark: SparkSession) -> None:
 @pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("parallelism", [1, 2, 7, 40])
 @pytest.mark.parametrize("key", [(), ("k",)], ids=["evenly", "by key"])
+@pytest.mark.parametrize("executors", [0, 2], ids=["anywhere", "on preferred executors"])
 def test_rows_and_marks_arrive_in_their_partitions(
-    spark: SparkSession, parallelism: int, adaptive: str, key: tuple[str, ...]
+    spark: SparkSession, parallelism: int, adaptive: str, key: tuple[str, ...], executors: int
 ) -> None:
     rows = spark.range(0, 500, 1, 3).selectExpr("id", "id % 100 as k")
     operator = Operator(function=Groups(1), uid="o", parallelism=parallelism, key=key)
-    routed = Routing.of(rows, operator, parallelism, 128).repartition(rows, 0, parallelism)
+    routing = Routing.of(rows, operator, parallelism, 128)
+    routed = routing.repartition(rows, 0, parallelism, homes_on(executors))
+    assert routed.columns[:-1] == rows.columns
     mark = F.col(routed.columns[-1])
     arrived = routed.select(
         F.spark_partition_id().alias("partition"), "id", "k", mark.alias("mark")
@@ -274,6 +280,38 @@ def test_rows_without_hashable_columns_go_to_one_subtask(spark: SparkSession) ->
     assert rows.select(subtask_of_content(rows, 4)).distinct().count() == 1
 
 
+def homes_on(executors: int) -> TaskHomes:
+    """Return the preferred executors of tasks, among that many."""
+    homes = TaskHomes(uuid.uuid4().hex)
+    homes.update(frozenset(map(str, range(executors))))
+    return homes
+
+
+def test_tasks_get_other_executors_if_these_have_changed(spark: SparkSession) -> None:
+    """Spark computes the cached rows, where the tasks run from then on, once for each set of executors."""
+    rows = spark.range(100).selectExpr("id", "id % 10 as k")
+    operator = Operator(function=Groups(1), uid="o", parallelism=2, key=("k",))
+    routing = Routing.of(rows, operator, 2, 128)
+    homes = homes_on(2)
+
+    def move() -> set[int]:
+        assert routing.repartition(rows, 0, 2, homes).count() == 102
+        return {*context.getPersistentRDDs().keys()}
+
+    spark_of_java = jvm_classes(spark).org.apache.spark
+    context = spark_of_java.api.java.JavaSparkContext(spark_of_java.SparkContext.getOrCreate())
+    before = {*context.getPersistentRDDs().keys()}
+    first = move() - before
+    assert len(first) == 1
+    assert move() - before == first
+    homes.update(frozenset({"0", "2"}))
+    second = move() - before
+    assert len(second) == 1
+    assert second != first
+    homes.update(frozenset({"0"}))
+    assert move() - before == set()  # the only executor needs no preference
+
+
 EVERY_TYPE = (
     "id % 40 as n",
     "if(id % 5 = 0, null, 'name ' || id % 20) as `a name`",
@@ -287,11 +325,18 @@ EVERY_TYPE = (
 
 
 @pytest.mark.parametrize(
-    ("parallelism", "tasks", "adaptive"),
-    [(1, 1, "false"), (2, 2, "true"), (7, 3, "false"), (40, 2, "true")],
+    ("parallelism", "tasks", "adaptive", "executors"),
+    [
+        (1, 1, "false", 0),
+        (2, 2, "true", 0),
+        (7, 3, "false", 0),
+        (40, 2, "true", 0),
+        (7, 3, "false", 2),
+        (40, 2, "true", 2),
+    ],
 )
 def test_combined_rows_arrive_in_the_tasks_of_their_subtasks(
-    spark: SparkSession, parallelism: int, tasks: int, adaptive: str
+    spark: SparkSession, parallelism: int, tasks: int, adaptive: str, executors: int
 ) -> None:
     rows = spark.range(0, 1000, 1, 3).selectExpr("id", *EVERY_TYPE)
     key = tuple(rows.columns[1:])
@@ -308,7 +353,7 @@ def test_combined_rows_arrive_in_the_tasks_of_their_subtasks(
         routing = Routing.of(combination(rows), operator, parallelism, 128)
         combined = CombinedRouting.of(combination, routing, rows)
         assert combined is not None
-        routed = combined.repartition(rows, tasks)
+        routed = combined.repartition(rows, tasks, homes_on(executors))
         mark = F.col(routed.columns[-1]).alias("mark")
         task = F.spark_partition_id().alias("task")
         expected = F.pmod(F.hash(*groups.values()), F.lit(128)).alias("key_group")

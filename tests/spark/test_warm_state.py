@@ -84,10 +84,10 @@ def test_state_is_found_on_the_host_and_not_fetched(job: Job) -> None:
     check_each_row_was_counted_once(job, 3)
 
 
-def test_state_is_read_from_the_worker_that_wrote_it(
+def test_state_is_read_from_the_worker_of_the_last_batch(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Spark takes idle workers in turn; with an environment of its own, this job has only one.
+    # Spark takes idle workers in turn; with its own environment, this job has only one.
     monkeypatch.setitem(spark.sparkContext.environment, "WORKERS_OF", str(job.output))
     job.settings[LOCAL] = "auto"  # the checkpoints are on a local disk
     job.feed(files=4, rows=ROWS)

@@ -1,174 +1,43 @@
 """Windows: the output equals that of rows one by one, over replays and rescaling."""
 
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from contracts.sketches import sketch_of
+from contracts.window_model import (
+    AGGREGATES,
+    KEY,
+    TIME,
+    Model,
+    Row,
+    at,
+    in_order,
+    ms,
+    table,
+    to_model,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.keyed_subtasks import KeyedSubtasks
 
 import holdfast as hf
-from holdfast import session_windows, sliding_windows, tumbling_windows
+from holdfast import count_windows, session_windows, sliding_windows, tumbling_windows
 from holdfast.backends import NO_WATERMARK
 from holdfast.backends.keyed import BackendName
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.windows import (
-    FixedWindows,
-    SessionWindows,
+    CountWindows,
+    Early,
     Window,
     WindowAssigner,
     WindowedAggregation,
     WindowedFunction,
 )
 
-KEY = pa.schema([("k", pa.int64())])
-TIME = pa.timestamp("us", "UTC")
 COUNTED = pa.schema([("k", pa.int64()), ("rows", pa.int64())])
-AGGREGATES = {
-    "rows": hf.count(),
-    "values": hf.count("v"),
-    "total": hf.sum("v"),
-    "least": hf.min("v"),
-    "most": hf.max("v"),
-    "mean": hf.avg("v"),
-    "latest": hf.last("v", by="ts"),
-    "all": hf.collect("v"),
-}
-Row = tuple[int | None, int, int | None]
-"""A key, a time in milliseconds, and a value."""
-
-
-def ms(number: float) -> timedelta:
-    return timedelta(milliseconds=number)
-
-
-def at(time_ms: float) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + ms(time_ms)
-
-
-def table(rows: list[Row]) -> pa.Table:
-    return pa.table(
-        {
-            "k": pa.array([key for key, _, _ in rows], pa.int64()),
-            "ts": pa.array([1000 * time_ms for _, time_ms, _ in rows], pa.int64()).cast(TIME),
-            "v": pa.array([value for _, _, value in rows], pa.int64()),
-        }
-    )
-
-
-def result(rows: list[Row]) -> dict[str, Any]:
-    values = [value for _, _, value in rows if value is not None]
-    _, _, latest = max(rows, key=lambda row: (row[1], row[2] is not None, row[2] or 0))
-    return {
-        "rows": len(rows),
-        "values": len(values),
-        "total": sum(values) if values else None,
-        "least": min(values, default=None),
-        "most": max(values, default=None),
-        "mean": sum(values) / len(values) if values else None,
-        "latest": latest,
-        "all": sorted(values),
-    }
-
-
-@dataclass
-class ModelWindow:
-    """A window of the model."""
-
-    start: int
-    end: int
-    rows: list[Row] = field(default_factory=list)
-    is_touched: bool = False
-    is_new: bool = True
-
-
-@dataclass
-class Model:
-    """Takes rows one by one, and computes the output of a batch."""
-
-    windows: WindowAssigner
-    lateness: int
-    emit: str
-    held: dict[int | None, list[ModelWindow]] = field(default_factory=lambda: defaultdict(list))
-    late: int = 0
-
-    def batch(self, rows: list[Row], late: int, watermark: int) -> list[tuple[Any, ...]]:
-        self.late = 0
-        for row in rows:
-            if isinstance(self.windows, FixedWindows):
-                self.add_to_fixed(row, self.windows, late)
-            else:
-                self.add_to_sessions(row, self.windows)
-        out = []
-        for key, windows in self.held.items():
-            for window in [*windows]:
-                last = window.end - 1
-                if window.is_new and last + self.lateness <= late:
-                    windows.remove(window)
-                    self.late += len(window.rows)
-                    continue
-                is_fired = late < last <= watermark or (window.is_touched and last <= late)
-                if is_fired if self.emit == "append" else window.is_touched:
-                    out.append((key, window.start, window.end, result(window.rows)))
-                window.is_touched = window.is_new = False
-                if last + self.lateness <= watermark:
-                    windows.remove(window)
-        return out
-
-    def add_to_fixed(self, row: Row, windows: FixedWindows, late: int) -> None:
-        _, time, _ = row
-        last = time - (time - windows.offset_ms) % windows.slide_ms
-        starts = range(last, time - windows.size_ms, -windows.slide_ms)
-        is_held = False
-        for start in starts:
-            end = start + windows.size_ms
-            if end - 1 + self.lateness > late:
-                is_held = True
-                same = [held for held in self.held[row[0]] if held.start == start]
-                window = same[0] if same else ModelWindow(start, end)
-                if not same:
-                    self.held[row[0]].append(window)
-                window.rows.append(row)
-                window.is_touched = True
-        self.late += not is_held and time + self.lateness <= late
-
-    def add_to_sessions(self, row: Row, windows: SessionWindows) -> None:
-        window = ModelWindow(row[1], row[1] + windows.gap_ms, [row])
-        for other in [*self.held[row[0]]]:
-            if other.start <= window.end and window.start <= other.end:
-                self.held[row[0]].remove(other)
-                window.start = min(window.start, other.start)
-                window.end = max(window.end, other.end)
-                window.rows += other.rows
-                window.is_new &= other.is_new
-        window.is_touched = True
-        self.held[row[0]].append(window)
-
-
-def to_model(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Convert output rows to those of the model."""
-    return in_order(
-        [
-            (
-                row.pop("k"),
-                (row.pop("window_start") - at(0)) // ms(1),
-                (row.pop("window_end") - at(0)) // ms(1),
-                row | {"all": sorted(row["all"])},
-            )
-            for row in rows
-        ]
-    )
-
-
-def in_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return sorted(rows, key=repr)
-
 
 ROWS = st.lists(
     st.tuples(
@@ -191,44 +60,94 @@ ASSIGNERS = st.sampled_from(
         session_windows(ms(1)),
         session_windows(ms(7)),
         session_windows(ms(20)),
+        session_windows("gap"),
+    ]
+)
+COUNTS = st.sampled_from(
+    [
+        count_windows(1),
+        count_windows(3),
+        count_windows(4, 2),
+        count_windows(5, 3),
+        count_windows(2, 5),
+    ]
+)
+EMITS = st.sampled_from(
+    [
+        ("append", None),
+        ("append", 1),
+        ("append", 3),
+        ("append", ms(4)),
+        ("append", ms(25)),
+        ("update", None),
     ]
 )
 
 
-@given(ASSIGNERS, st.sampled_from([0, 1, 15]), st.sampled_from(["append", "update"]), BATCHES)
+@given(ASSIGNERS, st.sampled_from([0, 1, 15]), EMITS, BATCHES)
 def test_windows_equal_those_of_rows_one_by_one(
     windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any]
 ) -> None:
     check_windows(windows, lateness, emit, batches, "columnar")
 
 
+@given(COUNTS, st.sampled_from(["append", "update"]), BATCHES)
+def test_count_windows_equal_those_of_rows_one_by_one(
+    windows: WindowAssigner, emit: Any, batches: list[Any]
+) -> None:
+    check_windows(windows, 0, (emit, None), batches, "columnar")
+
+
 @pytest.mark.parametrize(
-    "windows", [tumbling_windows(ms(10)), sliding_windows(ms(10), ms(5)), session_windows(ms(7))]
+    "windows",
+    [
+        tumbling_windows(ms(10)),
+        sliding_windows(ms(10), ms(5)),
+        session_windows(ms(7)),
+        session_windows("gap"),
+        count_windows(2),
+    ],
 )
 def test_windows_of_rows_in_several_arrays_are_the_same(
     monkeypatch: pytest.MonkeyPatch, windows: WindowAssigner
 ) -> None:
     monkeypatch.setattr("holdfast.backends.arrow.batches.MAX_BATCH_BYTES", 1)
     rows = [(key, time, time) for time in (20, 3, 28, 11) for key in (1, None, 2)]
-    check_windows(windows, 1, "append", [(rows, 10, 2, 0), (rows, 15, 1, 1)], "columnar")
+    lateness = 0 if isinstance(windows, CountWindows) else 1
+    batches = [(rows, 10, 2, 0), (rows, 15, 1, 1)]
+    check_windows(windows, lateness, ("append", None), batches, "columnar")
 
 
 @pytest.mark.exhaustive  # a database is opened for each subtask of each batch
 @settings(max_examples=5)
-@given(ASSIGNERS, st.sampled_from([0, 15]), st.sampled_from(["append", "update"]), BATCHES)
+@given(ASSIGNERS, st.sampled_from([0, 15]), EMITS, BATCHES)
 def test_windows_in_rocksdb_equal_those_of_rows_one_by_one(
     windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any]
 ) -> None:
     check_windows(windows, lateness, emit, batches, "rocksdb")
 
 
-def check_windows(
-    windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any], backend: BackendName
+@pytest.mark.exhaustive
+@settings(max_examples=5)
+@given(COUNTS, st.sampled_from(["append", "update"]), BATCHES)
+def test_count_windows_in_rocksdb_equal_those_of_rows_one_by_one(
+    windows: WindowAssigner, emit: Any, batches: list[Any]
 ) -> None:
-    model = Model(windows, lateness, emit)
+    check_windows(windows, 0, (emit, None), batches, "rocksdb")
+
+
+def check_windows(
+    windows: WindowAssigner,
+    lateness: int,
+    emit: tuple[Any, Early | None],
+    batches: list[Any],
+    backend: BackendName,
+) -> None:
+    mode, early = emit
+    model = Model(windows, lateness, mode, early)
     subtasks = KeyedSubtasks(
         lambda: WindowedAggregation(
-            AGGREGATES, windows, time="ts", allowed_lateness=ms(lateness), emit=emit
+            AGGREGATES, windows, time="ts", allowed_lateness=ms(lateness), emit=mode, early=early
         ),
         KEY,
         backend=backend,
@@ -244,7 +163,9 @@ def check_windows(
     late, watermark = watermark, watermark + 1000
     out = subtasks.batch(table([]), watermark=watermark)
     assert to_model(out) == in_order(model.batch([], late, watermark))
-    assert not any(model.held.values())
+    if not isinstance(windows, CountWindows):
+        assert not any(model.held.values())
+        assert subtasks.next_timer is None
 
 
 def windowed_function(function: Callable[..., Any], windows: Any, **options: Any) -> KeyedSubtasks:
@@ -269,8 +190,12 @@ def recorder(calls: list[Any]) -> Callable[..., Any]:
 def test_function_gets_the_rows_of_a_window_ordered_by_time() -> None:
     calls: list[Any] = []
     subtasks = windowed_function(recorder(calls), tumbling_windows(ms(10)))
-    assert subtasks.batch(table([(1, 7, 70), (2, 3, None)])) == []
-    out = subtasks.batch(table([(1, 2, 20), (1, 12, 0)]), watermark=9)
+
+    def rows_of(rows: list[Row]) -> pa.Table:
+        return table(rows).drop_columns("gap")
+
+    assert subtasks.batch(rows_of([(1, 7, 70), (2, 3, None)])) == []
+    out = subtasks.batch(rows_of([(1, 2, 20), (1, 12, 0)]), watermark=9)
 
     assert out == [{"k": 1, "rows": 2}]
     assert sorted(calls, key=lambda call: call[0]) == [

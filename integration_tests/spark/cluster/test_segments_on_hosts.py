@@ -14,6 +14,8 @@ from jobs.operators import Totals
 from pyspark.sql import SparkSession
 from servers.spark import SparkCluster
 
+from holdfast import subtasks
+
 HOSTS = (1, 2)
 BATCHES = 3
 MAX_BATCHES = 8
@@ -21,6 +23,13 @@ MAX_BATCHES = 8
 ROWS = 10_000
 NO_MEMORY = {"spark.python.worker.reuse": "false", "spark.locality.wait": "0s"}
 """Each task is a new process, which has only the disk of its host, and does not wait for a host."""
+
+LOCALITY = {
+    "spark.holdfast.state.task-locality": "true",
+    "spark.locality.wait": "120s",
+    "spark.shuffle.reduceLocality.enabled": "false",
+}
+"""Tasks wait for the executors that they prefer, and Spark prefers no others."""
 
 _SEGMENT = re.compile(r"[0-9a-f]{32}")
 
@@ -113,3 +122,18 @@ def test_host_fetches_only_missing_segments(cluster: SparkCluster, job_on_other_
             assert {name: after[host][name] for name in kept} == {
                 name: before[host][name] for name in kept
             }
+
+
+def test_subtasks_stay_on_their_executors_with_task_locality(
+    cluster: SparkCluster, job_on_other_disk: Job
+) -> None:
+    job = job_on_other_disk
+    job.feed(files=MAX_BATCHES - BATCHES, rows=ROWS)
+    job.settings["spark.holdfast.checkpoint.num-retained"] = str(MAX_BATCHES)
+    with driver(cluster.master, SETTINGS | LOCALITY) as on_cluster:
+        on_cluster.start(job, Totals(), key="id", schema="key long, rows long, ids long")
+        assert on_cluster.error() == ""
+    pointers = [job.job_directory / f"chk-{number}" for number in job.checkpoint_ids()[1:]]
+    assert len(pointers) == MAX_BATCHES - 1
+    sources = {row["restored_from"] for chk in pointers for row in subtasks(chk).to_pylist()}
+    assert sources <= {"worker", "local"}

@@ -4,7 +4,6 @@
 write, or the operator for queries with several operators.
 """
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +25,7 @@ from holdfast.spark.compat import StatefulProcessor
 from holdfast.spark.connected_rows import ConnectedRows
 from holdfast.spark.deduplication import Keep, deduplication_of
 from holdfast.spark.enrichment import AsyncMap, Client, Lookup, LookupLimits, enriched_schema
-from holdfast.spark.event_time import IdleTicks, LateRows
+from holdfast.spark.event_time import IdleTicks
 from holdfast.spark.initial_state import InitialState
 from holdfast.spark.keyed_input import KeyedInput, check_named, output_of
 from holdfast.spark.keyed_output import KeyedOutput, KeyedStreamWriter
@@ -38,10 +37,8 @@ from holdfast.spark.processors import (
 )
 from holdfast.spark.row_changes import RowChanges, change_schema
 from holdfast.spark.top_rows import TopRows, ranked_schema
-from holdfast.spark.windowed_rows import Emit, WindowedRows
-from holdfast.spark.windows import (
-    WindowAssigner,
-)
+from holdfast.spark.windowed_rows import WindowedRows
+from holdfast.spark.windows import Early, Emit, WindowAssigner
 
 __all__ = [
     "ConnectedRows",
@@ -52,8 +49,6 @@ __all__ = [
     "WindowedRows",
     "keyed",
 ]
-
-_log = logging.getLogger(__name__)
 
 
 def keyed(
@@ -396,29 +391,25 @@ class KeyedRows(KeyedInput):
         time: str,
         allowed_lateness: timedelta = timedelta(0),
         emit: Emit = "append",
+        early: Early | None = None,
     ) -> WindowedRows:
-        """Return the rows by windows of event time; they need a watermark.
+        """Return the rows by windows. All but count windows are in event time, and need a watermark.
 
         Args:
             windows: Windows, such as `holdfast.tumbling_windows(size)`.
-            time: The column of event time.
+            time: The column of event time. Count windows number the rows of a batch by it.
             allowed_lateness: How long a complete window is kept for late rows.
             emit: "append" emits a window when the watermark has passed it; "update" in each batch that has
                 rows of it.
+            early: With "append", also emit a window before it ends: after a number of new rows, or when the watermark passes
+                a multiple of an interval after new rows.
 
         Raises:
-            InvalidRequestError: There is no such column of timestamps.
+            InvalidRequestError: There is no such column of timestamps, or arguments exclude each other.
         """
-        LateRows.of(self.rows, time, uid=self.uid)  # for its errors
-        if emit == "append" and not self.has_watermark:
-            _log.warning(
-                "windows of operator %r are emitted when the watermark has passed them, but no column of its rows has "
-                "a watermark: call withWatermark first, or pass emit='update'. If the column %r was computed from the one "
-                "with the watermark, ignore this warning",
-                self.uid,
-                time,
-            )
-        return WindowedRows(self, windows, time, allowed_lateness, emit)
+        windowed = WindowedRows(self, windows, time, allowed_lateness, emit, early)
+        windowed.check()
+        return windowed
 
     def _run_processor(
         self,

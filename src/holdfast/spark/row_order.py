@@ -1,4 +1,4 @@
-"""The order of rows by a column, for operators that choose rows of a key."""
+"""The order of rows by a column, for operators that choose or number rows of a key."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from holdfast.backends.arrow import run_starts
 from holdfast.backends.keyed import Keys, combine_chunks
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates import order_problem
+from holdfast.spark.event_time import micros_of
 
 Rows = npt.NDArray[np.int64]
 """Positions of rows in a batch, or of its keys, or their ranks."""
@@ -48,3 +50,28 @@ def greatest_of(keys: Keys, ranks: Rows) -> Rows:
     order = np.lexsort((-ranks, codes))  # stable
     greatest: Rows = order[np.searchsorted(codes[order], np.arange(len(keys)))]
     return greatest
+
+
+def order_by_time(keys: Keys, parts: Sequence[pa.RecordBatch], time: str) -> Rows:
+    """Return the rows by key and time.
+
+    Rows of a key with the same time are ordered by their other columns, from the first to the last, null first. So the
+    order doesn't depend on that of their arrival, unless they only differ in columns that are nested.
+    """
+    codes, times = keys.codes, micros_of(column_of(parts, time)).to_numpy()
+    order: Rows = np.lexsort((times, codes))
+    is_tie = ~(run_starts(codes[order]) | run_starts(times[order]))
+    if is_tie.any():
+        others = [
+            field.name
+            for field in parts[0].schema
+            if field.name != time and not _has_no_rank(field.type)
+        ]
+        ranks = [ranks_of(column_of(parts, name)) for name in reversed(others)]
+        order = np.lexsort((*ranks, times, codes))
+    return order
+
+
+def _has_no_rank(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(is_kind(kind) for is_kind in (types.is_nested, types.is_null, types.is_interval))

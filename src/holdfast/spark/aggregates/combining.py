@@ -46,11 +46,18 @@ class Panes:
         time: The column of event time. Rows without a time are left out.
         length_ms: Length of a pane, milliseconds; None to keep each row's own time.
         offset_ms: Start of a pane, milliseconds since 1970.
+        gap: The column with the gap of sessions; rows of a pane have the same gap.
     """
 
     time: str
     length_ms: int | None = None
     offset_ms: int = 0
+    gap: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the operator needs for windows."""
+        return [self.time] if self.gap is None else [self.time, self.gap]
 
     @property
     def start(self) -> Column:
@@ -99,8 +106,8 @@ def preparation_of(
 
     Columns are made once, because each takes several calls to the JVM. Arguments and errors of `operands_of`.
     """
-    times = [panes.time] if panes is not None else []
-    check_aggregates(aggregates, [*key, *times])
+    of_windows = [] if panes is None else panes.columns
+    check_aggregates(aggregates, [*key, *of_windows])
     _check_columns(aggregates, rows)
     sketches = need_combining(aggregates)
     if sketches and not combine:
@@ -109,11 +116,11 @@ def preparation_of(
             "move them to a separate operator"
         )
     condition = None if panes is None else column_named(panes.time).isNotNull()
-    names = dict.fromkeys([*key, *times, *columns_of(aggregates)])
+    names = dict.fromkeys([*key, *of_windows, *columns_of(aggregates)])
     columns = [column_named(name) for name in names]
     if not combine:
         return lambda rows: (rows if condition is None else rows.where(condition)).select(*columns)
-    groups = {name: column_named(name) for name in key}
+    groups = {name: column_named(name) for name in (*key, *of_windows)}
     if panes is not None:
         # Aggregates may be of the time itself, so the column keeps its name until they are made.
         columns.append(panes.start.alias(_PANE))

@@ -59,6 +59,12 @@ class ClassicEngine:
     def default_parallelism(self) -> int:
         return int(self.session.sparkContext.defaultParallelism)
 
+    def executors(self) -> frozenset[str]:
+        context: Any = self.session.sparkContext._jsc
+        addresses = context.sc().getExecutorMemoryStatus().keys().mkString(" ").split()
+        driver = context.sc().env().blockManager().blockManagerId().hostPort()
+        return frozenset(addresses) - {driver}
+
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         # From Spark's memory: the file may be in a remote store.
         log = query.execution.offsetLog()

@@ -67,6 +67,9 @@ class ConnectEngine:
     def default_parallelism(self) -> int:
         return self._default_parallelism
 
+    def executors(self) -> frozenset[str]:
+        return frozenset()
+
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         return self.read(query, f"offsets/{batch_id}")
 

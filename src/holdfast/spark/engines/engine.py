@@ -78,6 +78,10 @@ class Engine(Protocol):
         """Return Spark's default number of partitions: by default, the number of the session's cores."""
         ...
 
+    def executors(self) -> frozenset[str]:
+        """Return the addresses of the application's executors; none if they are not known here."""
+        ...
+
     def needs_rows(self, query: RunningQuery) -> bool:
         """Return whether Spark may need the rows of each batch that it commits.
 

@@ -48,6 +48,7 @@ from holdfast.spark.operators.side_outputs import (
     side_columns,
     side_output,
 )
+from holdfast.spark.operators.task_homes import TaskHomes
 from holdfast.spark.operators.two_inputs import (
     FIRST,
     SECOND,

@@ -13,10 +13,11 @@ from typing import Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.spark.operators.routing import SUBTASK, Routing, number_at, partition_numbers
+from holdfast.spark.operators.partitions import PARTITION, number_at, partition_numbers
+from holdfast.spark.operators.routing import SUBTASK, Routing
+from holdfast.spark.operators.task_homes import TaskHomes
 from holdfast.spark.prepared import PreparedAggregation, PreparedColumns
 
-_PARTITION = "__holdfast_partition"
 _RESULT = "__holdfast_result_"
 _ALL_GROUP_COLUMNS = "spark.sql.requireAllClusterKeysForDistribution"
 
@@ -109,7 +110,7 @@ class CombinedRouting:
         if routing.late_rows is not None or all_columns.lower() != "false":
             return None
         mark = F.col(SUBTASK)
-        groups = [*combination.groups.values(), mark, F.col(_PARTITION)]
+        groups = [*combination.groups.values(), mark, F.col(PARTITION)]
         results = {**combination.groups, **combination.values, SUBTASK: mark}
         return cls(
             combination=combination,
@@ -119,13 +120,14 @@ class CombinedRouting:
             marks=routing.marks_of(combination.select(rows, combination.prepared)),
         )
 
-    def repartition(self, rows: DataFrame, tasks: int) -> DataFrame:
+    def repartition(self, rows: DataFrame, tasks: int, homes: TaskHomes | None = None) -> DataFrame:
         """Move rows, and the rows without data, to the tasks of their subtasks, and combine them there."""
         if tasks not in self._by_tasks:
             self._by_tasks[tasks] = self._prepare(tasks)
         moves = self._by_tasks[tasks]
         marked = self.combination.select(rows, moves.columns).union(moves.marks)
-        combined = self.grouping(moves.partition.repartition(marked, tasks))
+        moved = moves.partition.repartition(marked, tasks)
+        combined = self.grouping(moved if homes is None else homes.join(moved, tasks))
         # The rows of a subtask have to follow each other.
         return combined if moves.order is None else combined.sortWithinPartitions(moves.order)
 
@@ -138,11 +140,11 @@ class CombinedRouting:
                 [
                     *self.combination.columns,
                     subtask.alias(SUBTASK),
-                    number_at(numbers, subtask).alias(_PARTITION),
+                    number_at(numbers, subtask).alias(PARTITION),
                 ]
             ),
-            marks=self.marks.withColumn(_PARTITION, number_at(numbers, self.index)),
-            partition=PreparedColumns([F.col(_PARTITION)]),
+            marks=self.marks.withColumn(PARTITION, number_at(numbers, self.index)),
+            partition=PreparedColumns([F.col(PARTITION)]),
             order=self.index if tasks < parallelism else None,
         )
 

@@ -1,11 +1,8 @@
 """Routing of rows to subtasks, and rows of Spark in Arrow."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
@@ -13,11 +10,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from holdfast.backends.arrow import conform_column, mapped_type
-from holdfast.backends.keys import check_key_type, key_hash
+from holdfast.backends.keys import check_key_type
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.compat import HAS_SHUFFLE_CHECKSUMS, read_arrow
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
+from holdfast.spark.operators.partitions import PARTITION, number_at, partition_numbers
+from holdfast.spark.operators.task_homes import TaskHomes
 from holdfast.spark.prepared import PreparedColumns
 from holdfast.spark.sessions import column_named
 
@@ -108,13 +107,20 @@ class Routing:
         """Mark rows with their partitions as their subtasks, and leave them there."""
         return self._mark(rows, F.spark_partition_id().cast("bigint"), late_watermark)
 
-    def repartition(self, rows: DataFrame, late_watermark: int, tasks: int) -> DataFrame:
+    def repartition(
+        self, rows: DataFrame, late_watermark: int, tasks: int, homes: TaskHomes | None = None
+    ) -> DataFrame:
         """Move rows, and the rows without data, to the partitions of their subtasks.
 
         With fewer tasks than subtasks a task reads several of these partitions one after the other.
         """
         marked = self._mark(rows, self.subtask, late_watermark).union(self.marks)
-        routed = self.partition.repartition(marked, self.parallelism)
+        if homes is None:
+            routed = self.partition.repartition(marked, self.parallelism)
+        else:
+            numbered = marked.withColumn(PARTITION, *self.partition.columns)
+            moved = numbered.repartition(self.parallelism, PARTITION)
+            routed = homes.join(moved, self.parallelism).drop(PARTITION)
         return routed if tasks >= self.parallelism else routed.coalesce(tasks)
 
     def _mark(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
@@ -133,28 +139,6 @@ def _marks(rows: DataFrame, parallelism: int) -> DataFrame:
 def _partition_number(parallelism: int) -> Column:
     index = F.pmod(F.col(SUBTASK), F.lit(parallelism).cast("bigint"))
     return number_at(partition_numbers(parallelism), index)
-
-
-def number_at(numbers: Sequence[int], index: Column) -> Column:
-    """Return the int at an index, a bigint."""
-    # One text instead of a literal for each number, which would be as many calls of the JVM. Spark makes it a constant.
-    text = F.lit(",".join(map(str, numbers)))
-    return F.split(text, ",").cast("array<int>")[index.cast("int")]
-
-
-@cache
-def partition_numbers(parallelism: int) -> tuple[int, ...]:
-    """Return for each partition the least int that Spark hashes to it: `repartition` moves a row with this int there.
-
-    `repartitionById` would take the partition itself, but Spark has it only from 4.1 on. Both take the same time.
-    """
-    count = 16 * parallelism  # enough for up to 2000 partitions
-    while True:
-        hashes = key_hash([pa.array(np.arange(count, dtype=np.int32))]).to_numpy()
-        partitions, numbers = np.unique(hashes % parallelism, return_index=True)
-        if len(partitions) == parallelism:
-            return tuple(numbers.tolist())
-        count *= 2
 
 
 def subtask_of_content(rows: DataFrame, parallelism: int) -> Column:

@@ -20,6 +20,7 @@ from holdfast.spark.operators import (
     BroadcastProcessFunction,
     Operator,
     Routing,
+    TaskHomes,
     main_output,
     read_table,
     side_output,
@@ -152,6 +153,7 @@ class BatchRun:
         job_directory: URI of the directory of the job's checkpoints; None if they are in memory.
         is_small: Whether the batch probably has so few rows that they are moved before Spark combines them.
         shares_tasks: Whether subtasks share tasks if there are more subtasks than Spark runs tasks at once.
+        homes: The preferred executors of tasks; None if Spark may run them anywhere.
         targets: The tables that sinks have written in the batch.
     """
 
@@ -168,12 +170,14 @@ class BatchRun:
         job_directory: str | None,
         is_small: bool,
         shares_tasks: bool,
+        homes: TaskHomes | None,
     ) -> None:
         self.application_id = application_id
         self.job = job
         self.job_directory = job_directory
         self.is_small = is_small
         self.shares_tasks = shares_tasks
+        self.homes = homes
         self.targets: set[str] = set()
         self._engine = engine
         self._jobs = engine.jobs(run_id)
@@ -310,7 +314,7 @@ class BatchRun:
         if routed is None:
             tasks = self._task_count(assigned.parallelism)
             routed = shape.repartition(
-                rows, self._times.late_watermark, tasks, is_small=self.is_small
+                rows, self._times.late_watermark, tasks, self.homes, is_small=self.is_small
             )
         return shape.map(routed, runner)
 

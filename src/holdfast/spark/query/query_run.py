@@ -31,6 +31,7 @@ from holdfast.spark.operators import (
     CheckpointedSink,
     Operator,
     Sink,
+    TaskHomes,
     checkpointed_sinks,
     snapshot_sinks,
 )
@@ -67,6 +68,7 @@ class QueryRun:
         tick_source: The index of the source of idle ticks; None until a batch needs it.
         metrics: Receives reports of checkpoints; None without metrics.
         adds_executors: Whether Spark adds executors if more tasks wait than the present ones run at once.
+        homes: The preferred executors of tasks; None if Spark may run them anywhere.
     """
 
     run_id: str
@@ -83,6 +85,7 @@ class QueryRun:
     tick_source: int | None = None
     metrics: JobMetrics | None = None
     adds_executors: bool = False
+    homes: TaskHomes | None = None
 
     @classmethod
     def start(
@@ -161,6 +164,7 @@ class QueryRun:
             idle_ticks=idle_ticks,
             metrics=metrics,
             adds_executors=all_settings.get(_DYNAMIC_ALLOCATION, "").lower() == "true",
+            homes=TaskHomes(query.query_id) if settings.task_locality else None,
         )
 
     def run_batch(
@@ -315,6 +319,8 @@ class QueryRun:
     ) -> dict[str, list[Acknowledgement]]:
         """Apply the operators and let the sink run its jobs, which return the acknowledgements."""
         directory = self.coordinator.job.directory
+        if self.homes is not None:
+            self.homes.update(engine.executors())
         with BatchRun(
             engine=engine,
             run_id=self.run_id,
@@ -326,6 +332,7 @@ class QueryRun:
             job_directory=directory.uri if directory else None,
             is_small=is_small,
             shares_tasks=not self.adds_executors,
+            homes=self.homes,
         ) as batch:
             if self.process is not None:
                 self.process(rows, pending.batch_id)

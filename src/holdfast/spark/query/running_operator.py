@@ -15,6 +15,7 @@ from holdfast.spark.operators import (
     CombinedRouting,
     Operator,
     Routing,
+    TaskHomes,
     arrow_schema,
     side_columns,
 )
@@ -45,12 +46,18 @@ class PlanShape:
     map: PreparedMap
 
     def repartition(
-        self, rows: DataFrame, late_watermark: int, tasks: int, *, is_small: bool
+        self,
+        rows: DataFrame,
+        late_watermark: int,
+        tasks: int,
+        homes: TaskHomes | None,
+        *,
+        is_small: bool,
     ) -> DataFrame:
         """Move the rows of a batch, which may be a small one, to that number of tasks, by their subtasks."""
         if self.combined is not None and is_small:
-            return self.combined.repartition(rows, tasks)
-        return self.routing.repartition(self.prepare(rows), late_watermark, tasks)
+            return self.combined.repartition(rows, tasks, homes)
+        return self.routing.repartition(self.prepare(rows), late_watermark, tasks, homes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

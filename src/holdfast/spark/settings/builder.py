@@ -35,6 +35,7 @@ class SettingArguments(TypedDict, total=False):
     local_recovery: Literal["auto", "true", "false"] | bool | None
     local_recovery_bytes: int | str | None
     state_prefetch: bool | None
+    task_locality: bool | None
     worker_memory: int | str | None
     job_id: str | None
     metrics_ports: int | str | None

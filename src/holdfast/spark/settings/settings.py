@@ -232,6 +232,13 @@ class Settings:
         "batch. Otherwise only the blocks that a batch needs are fetched. Copies stay below their maximum size.",
         default=True,
     )
+    task_locality: bool = _declare(
+        "state.task-locality",
+        BOOLEAN,
+        "Whether Spark prefers, for the task of a subtask, the executor that ran it in the last batch, and so has a copy "
+        "of its state. With fewer than six hosts it needs `spark.shuffle.reduceLocality.enabled=false` of Spark.",
+        default=False,
+    )
     worker_memory: int = _declare(
         "state.worker-memory",
         size(),

@@ -1,4 +1,4 @@
-"""Tumbling, sliding and session windows: as users declare them, and the windows of keys in a batch.
+"""Tumbling, sliding, session and count windows: as users declare them, and the windows of keys in a batch.
 
 A window includes its start, not its end.
 """
@@ -37,6 +37,19 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class CountWindow:
+    """A window of rows of a key, which are numbered from 0.
+
+    Attributes:
+        start: The number of its first row.
+        end: The number of the row after it.
+    """
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class FixedWindows:
     """Windows of one length that begin in equal steps. Made by `tumbling_windows` and `sliding_windows`.
 
@@ -68,20 +81,44 @@ class SessionWindows:
     """Windows that end when a key has had no row for some time. Made by `session_windows`.
 
     Attributes:
-        gap_ms: That time, milliseconds. Each row has a window of this length; windows of a key that meet are merged.
+        gap: That time, or the name of a column with the time of each row. Each row has a window of this length;
+            windows of a key that meet are merged.
 
     Source:
-        Flink, EventTimeSessionWindows.
+        Flink, EventTimeSessionWindows and DynamicEventTimeSessionWindows.
     """
 
-    gap_ms: int
+    gap: timedelta | str
 
     def __str__(self) -> str:
         """Description of the windows, as for `FixedWindows`."""
-        return f"session windows with a gap of {timedelta(milliseconds=self.gap_ms)}"
+        if isinstance(self.gap, str):
+            return f"session windows with the gap in column {self.gap!r}"
+        return f"session windows with a gap of {self.gap}"
 
 
-WindowAssigner: TypeAlias = FixedWindows | SessionWindows
+@dataclass(frozen=True, slots=True)
+class CountWindows:
+    """Windows of a number of rows of a key. Made by `count_windows`.
+
+    Attributes:
+        size: Number of rows of a window.
+        slide: Number of rows between the ends of windows.
+
+    Source:
+        Flink, KeyedStream.countWindow.
+    """
+
+    size: int
+    slide: int
+
+    def __str__(self) -> str:
+        """Description of the windows, as for `FixedWindows`."""
+        every = "" if self.size == self.slide else f" every {self.slide} rows"
+        return f"windows of {self.size} rows{every}"
+
+
+WindowAssigner: TypeAlias = FixedWindows | SessionWindows | CountWindows
 
 
 def tumbling_windows(size: timedelta, *, offset: timedelta = timedelta(0)) -> FixedWindows:
@@ -115,13 +152,44 @@ def sliding_windows(
     )
 
 
-def session_windows(gap: timedelta) -> SessionWindows:
+def session_windows(gap: timedelta | str) -> SessionWindows:
     """Windows of activity of a key: consecutive rows at most a gap apart share a window.
+
+    Args:
+        gap: The gap, or the name of a column of day-time intervals with the gap after each row. Rows without a gap are
+            in no window.
 
     Raises:
         InvalidRequestError: The gap is not in whole milliseconds, or less than 1 ms.
     """
-    return SessionWindows(positive_ms("gap", gap))
+    if not isinstance(gap, str):
+        positive_ms("gap", gap)
+    return SessionWindows(gap)
+
+
+def count_windows(size: int, slide: int | None = None) -> CountWindows:
+    """Windows of rows of a key: every `slide` rows, a window of the last `size` rows ends.
+
+    Rows of a batch are numbered in order of time. The first windows have fewer rows if `slide` is less than `size`.
+
+    Args:
+        size: Number of rows of a window.
+        slide: Number of rows between the ends of windows; None for `size`, so that each row is in one window. If it is
+            greater, some rows are in no window.
+
+    Raises:
+        InvalidRequestError: A number is not an integer >= 1.
+    """
+    slide = size if slide is None else slide
+    return CountWindows(positive_rows("size", size), positive_rows("slide", slide))
+
+
+def positive_rows(name: str, number: int) -> int:
+    """Return a number of rows, >= 1. Raises `InvalidRequestError`."""
+    if type(number) is not int or number < 1:
+        message = f"the {name} of windows must be a number of rows, an integer >= 1, got {number!r}"
+        raise InvalidRequestError(message)
+    return number
 
 
 def positive_ms(name: str, duration: timedelta) -> int:
@@ -142,11 +210,14 @@ def _whole_ms(name: str, duration: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Distinct windows of keys: the key and the namespace of each, its start, and its end, exclusive."""
+    """Distinct windows of keys: the key and the namespace of each, its start, and its end, exclusive.
+
+    Both are milliseconds, or row numbers of count windows.
+    """
 
     keys: Keys
-    starts_ms: Times
-    ends_ms: Times
+    starts: Times
+    ends: Times
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -154,7 +225,13 @@ class Spans:
     def take(self, chosen: npt.NDArray[np.bool_]) -> "Spans":
         """Return the chosen windows, each with itself as its only row."""
         indices = np.flatnonzero(chosen)
-        return Spans(self.keys.take(indices), self.starts_ms[indices], self.ends_ms[indices])
+        return Spans(self.keys.take(indices), self.starts[indices], self.ends[indices])
+
+    def with_any(self, pairs: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return the windows that have such a row, given one flag for each row of their keys."""
+        flags = np.zeros(len(self), np.bool_)
+        flags[self.keys.codes[pairs]] = True
+        return flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +263,13 @@ class FixedSpans:
     def __init__(self, windows: FixedWindows) -> None:
         self._windows = windows
 
-    def assign(self, keys: Keys, times_ms: Times, expired_ms: int) -> Assigned:
+    def assign(
+        self,
+        keys: Keys,
+        parts: Sequence[pa.RecordBatch],  # noqa: ARG002  # other windows depend on other columns
+        times_ms: Times,
+        expired_ms: int,
+    ) -> Assigned:
         """Assign a batch's rows to windows, which exist from now on.
 
         Windows with an end up to `expired_ms` are expired. Rows that have no other window are left out.

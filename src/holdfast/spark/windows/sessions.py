@@ -6,6 +6,7 @@ that its state need not be moved. When sessions meet, their state moves to the l
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,16 @@ import pyarrow as pa
 
 from holdfast.backends.descriptors import MapStateDescriptor
 from holdfast.backends.keyed import KeyedStateBackend, Keys, ReducingState, Timers
-from holdfast.spark.windows.assigners import Assigned, SessionWindows, Spans, Times, in_namespaces
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.row_order import column_of
+from holdfast.spark.windows.assigners import (
+    Assigned,
+    SessionWindows,
+    Spans,
+    Times,
+    in_namespaces,
+    positive_ms,
+)
 
 _Indices = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
@@ -49,7 +59,7 @@ class SessionSpans:
     Args:
         windows: The windows of each row.
         store: The store of the sessions of each key.
-        state: The state of each session, which is moved when sessions are merged.
+        states: The states of each session, which are moved when sessions are merged.
         timers: The timers of sessions.
         lateness_ms: Time from the end of a session to its last timer.
     """
@@ -60,23 +70,24 @@ class SessionSpans:
         self,
         windows: SessionWindows,
         store: KeyedStateBackend,
-        state: ReducingState,
+        states: Sequence[ReducingState],
         timers: Timers,
         lateness_ms: int,
     ) -> None:
-        self._gap_ms = windows.gap_ms
+        self._gap = windows.gap
         self._store = store
-        self._state = state.columns
+        self._states = [state.columns for state in states]
         self._timers = timers
         self._lateness_ms = lateness_ms
         self._sessions = store.get_map_state(
             MapStateDescriptor(SESSIONS, pa.int64(), _SPAN)
         ).columns
 
-    def assign(self, keys: Keys, times_ms: Times, expired_ms: int) -> Assigned:
-        rows = _Sessions(
-            keys.codes, times_ms, times_ms + self._gap_ms, np.full(len(times_ms), _NO_NUMBER)
-        )
+    def assign(
+        self, keys: Keys, parts: Sequence[pa.RecordBatch], times_ms: Times, expired_ms: int
+    ) -> Assigned:
+        ends_ms = times_ms + self._gaps_ms(parts)
+        rows = _Sessions(keys.codes, times_ms, ends_ms, np.full(len(times_ms), _NO_NUMBER))
         before = self._sessions_of(keys)
         merged, at = _merge(rows, before)
         at_of_rows, at_of_before = at[: len(rows)], at[len(rows) :]
@@ -111,6 +122,18 @@ class SessionSpans:
         *columns, numbers = spans.keys.columns
         self._sessions.remove(self._store.keys(columns), numbers)
 
+    def _gaps_ms(self, parts: Sequence[pa.RecordBatch]) -> Times | int:
+        if isinstance(self._gap, timedelta):
+            return positive_ms("gap", self._gap)
+        column = column_of(parts, self._gap).cast(pa.duration("us")).cast(pa.int64())
+        gaps_ms: Times = np.floor_divide(column.to_numpy(), 1000)
+        if len(gaps_ms) and gaps_ms.min() < 1:
+            raise InvalidRequestError(
+                f"the gap of a session must be >= 1 ms, and column {self._gap!r} has {timedelta(milliseconds=int(gaps_ms.min()))}; "
+                "make it null in rows that belong to no session, or greater"
+            )
+        return gaps_ms
+
     def _sessions_of(self, keys: Keys) -> _Sessions:
         items = self._sessions.items(keys)
         starts, ends = _columns_of(items.values)
@@ -128,11 +151,12 @@ class SessionSpans:
         if len(sessions):
             self._sessions.remove(keys, pa.array(sessions.numbers), sessions.codes)
             sources = in_namespaces(keys, sessions.codes, [sessions.numbers])
-            firsts = sources.rows.firsts
-            targets = in_namespaces(keys, sessions.codes[firsts], [numbers[firsts]])
-            values = self._state.get(sources)
-            self._state.clear(sources)
-            self._state.add(targets, values)
+            for state in self._states:
+                values = state.get(sources)
+                state.clear(sources)
+                moved = sources.rows.firsts[values.is_valid().to_numpy(zero_copy_only=False)]
+                targets = in_namespaces(keys, sessions.codes[moved], [numbers[moved]])
+                state.add(targets, values.drop_null())
 
     def _delete_timers(self, keys: Keys, sessions: _Sessions) -> None:
         if len(sessions):
