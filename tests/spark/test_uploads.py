@@ -116,9 +116,7 @@ def test_failed_upload_is_repeated(job: Job, store: HttpFaults, effect: str) -> 
     check_output(job)
 
 
-def test_upload_that_is_refused_fails_the_batch(
-    job: Job, store: HttpFaults, bucket: S3Bucket
-) -> None:
+def test_refused_upload_fails_the_batch(job: Job, store: HttpFaults, bucket: S3Bucket) -> None:
     store.answer(403, is_upload, nth="every")
     job.feed(files=1, rows=ROWS)
     with pytest.raises(StreamingQueryException, match="AccessDenied"):
@@ -161,7 +159,7 @@ def upload_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("holdfast_")]
 
 
-def test_error_of_an_upload_is_that_of_the_task(faults: Faults) -> None:
+def test_error_of_an_upload_fails_the_task(faults: Faults) -> None:
     job = totals_job(faults.directory)
     faults.before("commit", StorageFullError("as planned"))
     with pytest.raises(StorageFullError, match="as planned"):

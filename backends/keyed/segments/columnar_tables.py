@@ -45,7 +45,7 @@ _Streams = Mapping[str, StreamStateHandle]
 """Stored segments by name."""
 
 _UPLOADS_AT_A_TIME = 4
-"""Of all subtasks of a process. Each can have several parts of 8 MiB in memory."""
+"""The limit is for all subtasks of a process. Each upload can have several parts of 8 MiB in memory."""
 
 _UPLOADS: ProcessCache[None, BoundedSemaphore] = ProcessCache()
 
