@@ -71,10 +71,10 @@ def _pairs(
     for tailnum, flown in first.items():
         for flight in flown:
             others = second.get(tailnum, [])
-            found = [other for other in others if timedelta(0) <= other.at - flight.at <= GAP]
-            for other in found:
+            near = [other for other in others if timedelta(0) <= other.at - flight.at <= GAP]
+            for other in near:
                 yield tailnum, *flight, *other
-            if not found and flight.at + GAP <= watermark:
+            if not near and flight.at + GAP <= watermark:
                 yield tailnum, *flight, None, None
 
 
@@ -108,7 +108,7 @@ def _check_newest(rows: list[Row], expected: dict[str, list[Flight]]) -> None:
 
 
 def _check_changes(rows: list[Row], newest: dict[str, Flight]) -> None:
-    """Check that each change of an aircraft begins with what the one before has left."""
+    """Check that each change of an aircraft begins with the row that the one before has left."""
     changes: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["batch"]):
         changes[row["tailnum"]].append(row)
