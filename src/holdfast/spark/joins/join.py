@@ -63,7 +63,7 @@ class KeptRows:
         rows: The rows, with the columns of the stream.
         codes: The number of each row's key.
         times: Their times, microseconds since 1970.
-        numbers: A number for each row; rows of one key and time have different ones.
+        numbers: A number for each row; of rows of one key, later ones have greater numbers.
         has_matched: Whether the row has matched before; only kept for rows that are emitted without a match.
         stored: Number of the rows that are in state, which come first.
     """
@@ -80,8 +80,13 @@ class KeptRows:
 
     @property
     def by_time(self) -> tuple[Rows, Rows]:
-        """Keys and times, as `matching` takes them."""
+        """Keys and times, as `match_intervals` takes them."""
         return self.codes, self.times
+
+    @property
+    def by_arrival(self) -> tuple[Rows, Rows, Rows]:
+        """Keys, times and numbers, as `match_latest` takes them: state has no order, and numbers are those of arrival."""
+        return self.codes, self.times, self.numbers
 
     def places(self, at: npt.NDArray[np.int64]) -> pa.Array:
         """Return the map keys of rows."""
