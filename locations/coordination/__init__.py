@@ -3,7 +3,7 @@
 `commit` completes a checkpoint, `checkpoints` reads and finds them, `checkpoint_files` copies and verifies them,
 `completed_store` retains the newest ones, `leases` keep those that are being read, `sweeping` deletes files that
 crashes have left. With `claims` a job takes over a checkpoint of another job, and deletes it once it is no longer
-needed. All of them use storages, and the handles of a checkpoint. Start with `commit`.
+needed. With `standby` one of several drivers runs the job, and the others wait. All of them use storages, and the handles of a checkpoint. Start with `commit`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
@@ -68,6 +68,7 @@ from holdfast.locations.coordination.leases import (
     hold_checkpoint,
     hold_found_checkpoint,
 )
+from holdfast.locations.coordination.standby import ActiveDriver, Standby
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
     MIN_GRACE_S,

@@ -47,6 +47,7 @@ from holdfast.locations.storages.job_directory import (
 )
 from holdfast.locations.storages.layout import (
     CHECKPOINT,
+    DRIVER,
     EPOCHS,
     JOB_ID,
     LEASE,

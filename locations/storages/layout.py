@@ -5,6 +5,7 @@
     <directory>/<job>/shared/<attempt>-<…>   state files that several checkpoints refer to
     <directory>/<job>/_epoch/<n>             the owner of the job
     <directory>/<job>/_epoch/_lease-<N>-<…>  a reader of checkpoint N
+    <directory>/<job>/_epoch/_driver-<t>…    the active driver of a job with standbys
     <savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
 
 Object stores partition by prefix. If the directory ends with `_entropy_`, state files get random characters there:
@@ -55,6 +56,9 @@ STATE_FILE = re.compile(r"(?:[0-9a-f]{8}-)?[0-9a-f]{32}")
 
 LEASE = re.compile(r"_lease-(?P<checkpoint>0|[1-9][0-9]*)-(?P<seconds>[0-9]{1,9})-[0-9a-f]{32}")
 """Names of readers' leases, next to the epochs."""
+
+DRIVER = re.compile(r"_driver-(?P<term>[1-9][0-9]*)(?:-(?P<sign>[1-9][0-9]*|ended|released))?")
+"""Names of the signs of life of active drivers, next to the epochs."""
 
 SAVEPOINT_NAME = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from contracts.patience import wait_until
 from jobs.job import Job, keyed_stream
+from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -75,8 +77,10 @@ def test_lasting_faults_end_the_run_at_once() -> None:
     with pytest.raises(CheckpointCorruptedError):
         hf.run(start, clock=ManualClock())
     assert not queries[1].is_stopped
+    clock = ManualClock()
     with pytest.raises(ZeroDivisionError):
-        hf.run(lambda: 1 // 0, clock=ManualClock())  # type: ignore[arg-type,return-value]  # as users could
+        hf.run(lambda: 1 // 0, clock=clock)  # type: ignore[arg-type,return-value]  # as users could
+    assert clock.sleeps == []
 
 
 def test_interrupted_run_stops_its_query() -> None:
@@ -169,3 +173,80 @@ def test_errors_of_user_code_end_the_run(job: Job, place: str) -> None:
     with pytest.raises(StreamingQueryException, match=r"KeyError|missing"):
         hf.run(start, first_delay=timedelta(0))
     assert len(attempts) <= 1
+
+
+def test_standby_without_a_named_job_or_fencing_is_refused(job: Job) -> None:
+    def run_with(silence: timedelta = timedelta(seconds=10), **settings: str) -> None:
+        named = {
+            f"spark.holdfast.{name.replace('_', '.')}": text for name, text in settings.items()
+        }
+        with session_with(job.spark, named):
+            hf.run(lambda: None, standby_after=silence)  # type: ignore[arg-type,return-value]  # never called
+
+    directory = f"file://{job.checkpoints}"
+    with pytest.raises(InvalidRequestError, match="standby_after must be >= 0:00:02"):
+        run_with(timedelta(seconds=1), checkpoint_dir=directory, job_id="named")
+    with pytest.raises(InvalidRequestError, match=r"needs spark\.holdfast\.job\.id"):
+        run_with(checkpoint_dir=directory)
+    with pytest.raises(InvalidRequestError, match=r"needs spark\.holdfast\.checkpoint\.dir"):
+        run_with(job_id="named", checkpoint_storage="memory")
+    with pytest.raises(
+        InvalidRequestError, match=r"can't be used with spark\.holdfast\.checkpoint\.single-writer"
+    ):
+        with session_with(job.spark, {"spark.holdfast.checkpoint.single-writer": "true"}):
+            run_with(checkpoint_dir=directory, job_id="named")
+    assert not job.checkpoints.exists()
+
+
+def test_active_driver_restarts_its_query_and_ends_the_job(job: Job) -> None:
+    faults = [OSError("no broker")]
+
+    def write(_: DataFrame, batch_id: int) -> None:
+        if batch_id == 1 and faults:
+            raise faults.pop()
+
+    job.feed(files=2, rows=3)
+    job.settings["spark.holdfast.job.id"] = "named"
+
+    def start() -> Any:
+        totals = keyed(keyed_stream(job), "key", uid="totals", parallelism=2).agg(n=hf.count())
+        return job.start_keyed(totals, write)
+
+    with session_with(job.spark, job.settings):
+        hf.run(start, first_delay=timedelta(0), standby_after=timedelta(seconds=10))
+        assert job.checkpoint_ids() == [2]
+        epochs = job.job_directory / "_epoch"
+        assert {file.name for file in epochs.glob("_*")} == {"_driver-1", "_driver-1-ended"}
+        with pytest.raises(ZeroDivisionError):
+            hf.run(lambda: 1 // 0, standby_after=timedelta(seconds=10))  # type: ignore[arg-type,return-value]
+        assert {file.name for file in epochs.glob("_*")} == {"_driver-2", "_driver-2-released"}
+
+
+def test_replaced_driver_stops_its_query(job: Job) -> None:
+    """A standby has published a higher term before the query starts, and while it runs."""
+    job.feed(files=1, rows=3)
+    job.settings["spark.holdfast.job.id"] = "named"
+    queries = []
+
+    def start() -> Any:
+        totals = keyed(keyed_stream(job), "key", uid="totals", parallelism=2).agg(n=hf.count())
+        with session_with(job.spark, job.settings):
+            writer = totals.writeStream.option("checkpointLocation", str(job.spark_checkpoint))
+            queries.append(writer.foreachBatch(lambda *_: None).start())
+        wait_until(lambda: job.checkpoints.exists() and job.checkpoint_ids(), "no batch")
+        (job.job_directory / "_epoch" / "_driver-2").touch()
+        return queries[-1]
+
+    with session_with(job.spark, job.settings):
+        with pytest.raises(CheckpointConflictError, match="a standby has taken over") as raised:
+            hf.run(start, standby_after=timedelta(seconds=2), clock=LateClock())
+    assert raised.value.kind == "taken-over"
+    assert [query.isActive for query in queries] == [False]
+
+
+class LateClock(ManualClock):
+    """A clock that makes every sign of life late."""
+
+    def monotonic_s(self) -> float:
+        self.advance(100)
+        return super().monotonic_s()

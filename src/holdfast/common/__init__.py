@@ -4,7 +4,14 @@ URIs as paths, clocks and durations, thread pools, checksums, decoders, frames o
 process makes once. They import nothing else of Holdfast except its errors.
 """
 
-from holdfast.common.clock import SYSTEM_CLOCK, Clock, parse_duration_s
+from holdfast.common.clock import (
+    SYSTEM_CLOCK,
+    Clock,
+    Moment,
+    is_within,
+    moment,
+    parse_duration_s,
+)
 from holdfast.common.decoding import (
     MAX_INT64,
     BlockBytes,

@@ -42,6 +42,20 @@ SYSTEM_CLOCK: Clock = _SystemClock()
 """The clock of this machine."""
 
 
+Moment = tuple[float, float]
+"""A time by two clocks in seconds: one stops while the machine is suspended, the other one can be set."""
+
+
+def moment(clock: Clock) -> Moment:
+    """Return the present time by both clocks."""
+    return clock.monotonic_s(), clock.now_ms() / 1000
+
+
+def is_within(seconds: float, since: Moment, until: Moment) -> bool:
+    """Return whether fewer seconds have passed between two moments, by both clocks."""
+    return all(0 <= end - start < seconds for start, end in zip(since, until, strict=True))
+
+
 def parse_duration_s(text: str) -> float:
     """Return the seconds of a duration such as `24h`, `90m` or `2 d`. Raises ValueError."""
     matched = _DURATION.fullmatch(text)

@@ -49,7 +49,7 @@ def known_query(query: StreamingQuery) -> KnownQuery:
 
 def configuration() -> dict[str, str]:
     """Return Spark's configuration of this thread; empty without a classic session."""
-    session = _classic_session()
+    session = classic_session()
     if session is None:
         return {}
     # From the JVM: PySpark returns the same session in all threads, which may be the session of a batch.
@@ -58,7 +58,7 @@ def configuration() -> dict[str, str]:
 
 
 def active_query_ids() -> frozenset[str]:
-    session = _classic_session()
+    session = classic_session()
     if session is None:
         return frozenset()
     queries = session._jsparkSession.sharedState().activeStreamingQueries()
@@ -70,13 +70,19 @@ def is_application_alive() -> bool:
     return SparkContext._active_spark_context is not None  # there is no public API
 
 
+def check_alive(session: SparkSession) -> None:
+    """Wait for an answer of the JVM of a classic session. Raises `Py4JError` or `OSError` if it has ended."""
+    jvm: Any = session._jvm
+    jvm.java.lang.System.nanoTime()
+
+
 def state_repartitioner() -> Callable[[str, int], None]:
     """Return a function that repartitions the state of a stopped query, which Spark logs as a batch.
 
     Its arguments are the query's checkpointLocation and the number of partitions. Raises `InvalidRequestError` if this
     version of Spark, or the session, does not support that.
     """
-    manager = getattr(_classic_session(), "_streamingCheckpointManager", None)
+    manager = getattr(classic_session(), "_streamingCheckpointManager", None)
     if manager is None or not is_application_alive():
         message = "shuffle_partitions needs a classic session of Spark 4.2 or later in this process"
         raise InvalidRequestError(message)
@@ -143,7 +149,8 @@ def _connect_session() -> SparkSession | None:
     return session
 
 
-def _classic_session() -> SparkSession | None:
+def classic_session() -> SparkSession | None:
+    """Return the active session, or the one that this process created, unless it is one of Spark Connect."""
     session = _known_session()
     return session if hasattr(session, "_jsparkSession") else None
 

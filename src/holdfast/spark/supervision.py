@@ -4,12 +4,14 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.standby import wait_to_be_active
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ def run(
     first_delay: timedelta = timedelta(seconds=1),
     max_delay: timedelta = timedelta(minutes=1),
     is_passing: Callable[[Exception], bool] | None = None,
+    standby_after: timedelta | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Run a query until it ends, and start it again after faults that can pass.
@@ -60,6 +63,9 @@ def run(
     wrong settings, damaged files and another driver of the job end the call at once. Delays double with each restart
     within the period, up to the maximum. The restarts are in the job's history and metrics.
 
+    With `standby_after` several drivers can call it: one runs the query, and the others wait. If the active driver is lost or
+    ends with an error, one of them takes over. If the query ends by itself, all calls return.
+
     Args:
         start: Starts the query; called for each attempt, in this thread. It must return a query of the same job.
         max_restarts: Maximum number of restarts within the period.
@@ -67,11 +73,14 @@ def run(
         first_delay: Delay before the first restart in the period.
         max_delay: Maximum delay.
         is_passing: Decides whether a fault can pass in place of the rules above; it gets the error of `start` or of the query.
-        clock: The clock of delays and of the period.
+        standby_after: Time without a sign of life of the active driver after which a waiting one takes over, at least 2 s; 10 s are
+            a good value. All drivers of the job need the same one. It requires `spark.holdfast.job.id`.
+        clock: The clock of delays and of periods.
 
     Raises:
         Exception: The error that ended the query, if it can't pass, or if there were too many restarts.
-        InvalidRequestError: An argument can't be used.
+        CheckpointConflictError: Another driver has taken over.
+        InvalidRequestError: An argument or a setting can't be used.
     """
     if max_restarts < 0:
         raise InvalidRequestError(f"max_restarts must be >= 0, got {max_restarts}")
@@ -79,42 +88,76 @@ def run(
         raise InvalidRequestError(
             f"delays must satisfy 0 <= first_delay <= max_delay, got {first_delay} and {max_delay}"
         )
-    can_pass = is_passing or can_pass_later
-    restarts: deque[float] = deque()
-    while True:
-        try:
-            _await(start())
-        except Exception as error:
-            now_s = clock.monotonic_s()
-            while restarts and now_s - restarts[0] > within.total_seconds():
-                restarts.popleft()
-            if not can_pass(error):
-                raise
-            if len(restarts) >= max_restarts:
-                _log.error(
-                    "%d restarts within %s: the query is not restarted", len(restarts), within
-                )
-                raise
-            delay_s = min(
-                first_delay.total_seconds() * 2 ** len(restarts), max_delay.total_seconds()
-            )
-            restarts.append(now_s)
-            _log.warning(
-                "the query failed, and is restarted in %.1f s (%d of at most %d restarts within %s): %s",
-                delay_s,
-                len(restarts),
-                max_restarts,
-                within,
-                _summary(error),
-            )
-            clock.sleep(delay_s)
-        else:
-            return
+    restarts = _Restarts(
+        max_restarts,
+        within.total_seconds(),
+        first_delay.total_seconds(),
+        max_delay.total_seconds(),
+        is_passing or can_pass_later,
+        clock,
+    )
+    if standby_after is None:
+        restarts.repeat(lambda: _await(start()))
+        return
+    driver = wait_to_be_active(standby_after, clock)
+    if driver is not None:
+        with driver:
+            restarts.repeat(lambda: driver.run(start))
+
+
+@dataclass(slots=True)
+class _Restarts:
+    """Restarts after faults that can pass, and their limits."""
+
+    max_restarts: int
+    within_s: float
+    first_delay_s: float
+    max_delay_s: float
+    can_pass: Callable[[Exception], bool]
+    clock: Clock
+    times_s: deque[float] = field(default_factory=deque)
+
+    def repeat(self, attempt: Callable[[], None]) -> None:
+        """Call the function until it returns, or fails in a way that can't pass."""
+        while True:
+            try:
+                attempt()
+            except Exception as error:
+                delay_s = self._delay_s(error)
+                if delay_s is None:
+                    raise
+                self.clock.sleep(delay_s)
+            else:
+                return
+
+    def _delay_s(self, error: Exception) -> float | None:
+        """Return the seconds until the next attempt, which is logged; None if the error has to be raised."""
+        now_s = self.clock.monotonic_s()
+        while self.times_s and now_s - self.times_s[0] > self.within_s:
+            self.times_s.popleft()
+        if not self.can_pass(error):
+            return None
+        count = len(self.times_s)
+        period = timedelta(seconds=self.within_s)
+        if count >= self.max_restarts:
+            _log.error("%d restarts within %s: the query is not restarted", count, period)
+            return None
+        delay_s = min(self.first_delay_s * 2.0**count, self.max_delay_s)
+        self.times_s.append(now_s)
+        _log.warning(
+            "the query failed, and is restarted in %.1f s (%d of at most %d restarts within %s): %s",
+            delay_s,
+            count + 1,
+            self.max_restarts,
+            period,
+            _summary(error),
+        )
+        return delay_s
 
 
 def can_pass_later(error: Exception) -> bool:
-    """Return whether a later attempt may not have this error, by its text."""
-    text = str(error)
+    """Return whether a later attempt may not have this error, by its class and text."""
+    text = f"{type(error).__name__}: {error}"
     codes = set(_CODE.findall(text))
     if codes:
         return codes <= PASSING

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from holdfast.common import Clock, uripath
+from holdfast.common import Clock, is_within, moment, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
@@ -248,18 +248,14 @@ class CheckpointCoordinator:
         return is_certain
 
     def _look_for_owner(self, ownership: JobOwnership) -> None:
-        """Look whether another driver has claimed the job, unless the look after the last commit was a moment ago.
-
-        Two clocks are compared: one stops while the machine is suspended, the other one can be set.
-        """
-        passed = [now - then for now, then in zip(_now(self._clock), self._looked, strict=True)]
-        if not all(0 <= seconds < LOOK_INTERVAL_S for seconds in passed):
+        """Look whether another driver has claimed the job, unless the look after the last commit was a moment ago."""
+        if not is_within(LOOK_INTERVAL_S, self._looked, moment(self._clock)):
             ownership.check()
 
     def _take_over(self, batch_id: int, offsets_of: Callable[[int], str | None]) -> OwnedJob:
         owned = self.job.take_over(self._continuation, batch_id, offsets_of, self._clock)
         self._owned = owned
-        self._looked = _now(self._clock)
+        self._looked = moment(self._clock)
         self._store = CompletedCheckpointStore(
             self._retention.num_retained, self._retention.cleaner, owned.completed, owned.claims
         )
@@ -304,7 +300,7 @@ class CheckpointCoordinator:
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, owned.ownership)
         forget_failed_attempts(job_directory, attempts)
-        self._looked = _now(self._clock)
+        self._looked = moment(self._clock)
         self._store.add(
             completed,
             subsume=not has_pinned_checkpoints(self.job.job_id),
@@ -351,10 +347,6 @@ class CheckpointCoordinator:
         if location is None:
             return False
         return load_checkpoint(location).metadata.commit_token == pending.commit_token
-
-
-def _now(clock: Clock) -> tuple[float, float]:
-    return clock.monotonic_s(), clock.now_ms() / 1000
 
 
 def _without_work(stored: StoredOperator) -> StoredOperator:
