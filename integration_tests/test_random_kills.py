@@ -26,6 +26,8 @@ from examples.demo.places import FLEET, FLIGHTS, Job, Places
 from examples.demo.servers import SERVERS, NoServerError
 from holdfast import progress_of
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
+from integration_tests.operators_check import check_operators
+from integration_tests.operators_job import JOB
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "1"))
 SEED = int(os.environ.get("HOLDFAST_SEED", str(time.time_ns() % 1_000_000)))
@@ -118,6 +120,14 @@ def test_repeatedly_killed_keyed_job_has_the_results_of_a_plain_query(
     places = replace(places_in(tmp_path, FLEET, flights), store=store)
     run_and_kill(places, random.Random(SEED))
     assert fleet_differences(expected_results(flights), read_results(places)) == []
+
+
+def test_repeatedly_killed_operators_have_the_results_of_plain_python(
+    flights: pa.Table, tmp_path: Path
+) -> None:
+    places = places_in(tmp_path, JOB, flights)
+    run_and_kill(places, random.Random(SEED))
+    check_operators(flights, places)
 
 
 def places_in(root: Path, job: Job, flights: pa.Table) -> Places:

@@ -69,7 +69,7 @@ def try_reader(
         CheckpointError: It can't read a valid input.
     """
     for whole in reader.whole.values():
-        reader.read(whole)  # otherwise all inputs would be refused early
+        reader.read(reader.seal(whole))  # otherwise all inputs would be refused early
     ends_s = None if seconds is None else time.monotonic() + seconds
     numbers = itertools.takewhile(
         lambda _: ends_s is None or time.monotonic() < ends_s,

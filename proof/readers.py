@@ -74,9 +74,9 @@ class Reader:
     """A reader.
 
     Attributes:
-        whole: Valid inputs by name.
+        whole: Inputs by name that are valid once they are sealed.
         read: Reads an input completely. Only `CheckpointError` may be raised.
-        seal: Updates the checksums of changed bytes.
+        seal: Updates the checksums of changed bytes, and their compression.
     """
 
     whole: Mapping[str, bytes]

@@ -181,6 +181,11 @@ class SnapshotStreams:
         self._open: list[CheckpointStateOutputStream] = []
         self._finished: list[StateHandle | StreamStateHandle] = []
 
+    @property
+    def inline_threshold(self) -> int:
+        """Maximum number of bytes of a stream that takes no call of the store."""
+        return self._factory.inline_threshold
+
     def open(self, scope: CheckpointedStateScope) -> CheckpointStateOutputStream:
         """Open a stream for state of this checkpoint only (exclusive), or of later ones too (shared).
 

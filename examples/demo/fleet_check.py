@@ -21,7 +21,8 @@ _COLUMN_TO_DAMAGE = {"delays": "mean", "sessions": "miles", "grounded": "last_fl
 def read_results(places: Places) -> dict[str, pa.Table]:
     """Read the job's output by the names of its outputs; of delays only the newest of each key."""
     results = {
-        name: _read(output) for name, output in zip(places.job.outputs, places.outputs, strict=True)
+        name: read_batches(output)
+        for name, output in zip(places.job.outputs, places.outputs, strict=True)
     }
     delays = results["delays"]
     newest = delays.group_by(_ROUTE).aggregate([("batch", "max")])
@@ -85,7 +86,8 @@ def _without_breaks(flown: pa.Table, gap: timedelta) -> pa.Table:
     return together.filter(pc.less_equal(ends, watermark))
 
 
-def _read(directory: Path) -> pa.Table:
+def read_batches(directory: Path) -> pa.Table:
+    """Read an output, with the number of the batch that wrote each row."""
     partitioning = pyarrow.dataset.partitioning(pa.schema([("batch", pa.int64())]), flavor="hive")
     return pyarrow.dataset.dataset(
         directory, format="parquet", partitioning=partitioning

@@ -104,7 +104,7 @@ class JobProcess(DriverProcess):
     """
 
     def __init__(self, places: Places, *, drain: bool, master: str | None = None) -> None:
-        command = [sys.executable, "-m", f"examples.{places.job.name}_job"]
+        command = [sys.executable, "-m", f"{places.job.package}.{places.job.name}_job"]
         command += ["--source", str(places.source), "--dir", str(places.root)]
         command += ["--checkpoints", places.checkpoints]
         command += ["--drain"] if drain else []

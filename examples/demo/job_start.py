@@ -20,7 +20,7 @@ SCHEMA = """
 def options_of(job: Job, description: str | None) -> argparse.ArgumentParser:
     """The options that all jobs have."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m examples.{job.name}_job", description=description
+        prog=f"python -m {job.package}.{job.name}_job", description=description
     )
     parser.add_argument("--source", type=Path, required=True, help="directory of Parquet files")
     parser.add_argument("--dir", type=Path, required=True, help="directory for all its files")

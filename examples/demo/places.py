@@ -9,12 +9,14 @@ class Job:
     """A job that the demo runs and kills.
 
     Attributes:
-        name: The job's name: the module is `examples.<name>_job`, and directories have this name too.
+        name: The job's name: the module is `<package>.<name>_job`, and directories have this name too.
         outputs: Outputs that its sink writes in each batch, in this order.
+        package: The package of its module.
     """
 
     name: str
     outputs: tuple[str, ...]
+    package: str = "examples"
 
 
 FLIGHTS = Job("flights", outputs=("flights",))

@@ -223,6 +223,11 @@ class CompletedCheckpoint:
 class CheckpointStreamFactory(Protocol):
     """Creates state streams at one location; for tasks. Holds settings only; pickles."""
 
+    @property
+    def inline_threshold(self) -> int:
+        """Maximum number of bytes of a state that is in its handle instead of a file."""
+        ...
+
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
     ) -> CheckpointStateOutputStream:

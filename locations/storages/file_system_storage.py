@@ -172,6 +172,10 @@ class _PendingDirectory:
         prefix = self.factory.exclusive_prefix
         return CheckpointStorageLocationReference(_REFERENCE_MAGIC + prefix.encode())
 
+    @property
+    def inline_threshold(self) -> int:
+        return self.factory.inline_threshold
+
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
     ) -> FileSystemCheckpointStateOutputStream:

@@ -1,4 +1,4 @@
-"""A keyed operator in batches without Spark: its driver, and its subtasks one after the other."""
+"""A keyed operator in batches without Spark: its driver, and a task that runs its subtasks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -172,14 +172,16 @@ class KeyedJob:
                 ),
                 reports=reports,
             )
+            batches: list[pa.RecordBatch] = []  # of a task that runs all subtasks
             for subtask in range(self._parallelism):
                 marks = pa.array([subtask - self._parallelism], pa.int64())
                 nulls = [pa.nulls(1, field.type) for field in self._schema]
-                mark = pa.record_batch([*nulls, marks], [*self._schema.names, "subtask"])
+                batches.append(pa.record_batch([*nulls, marks], [*self._schema.names, "subtask"]))
                 own = table.filter(pa.array(subtasks == subtask))
                 marked = own.append_column("subtask", pa.array([subtask] * len(own), pa.int64()))
-                for batch in runner(iter([mark, *marked.to_batches()])):
-                    output += batch.to_pylist()
+                batches += marked.to_batches()
+            for batch in runner(iter(batches)):
+                output += batch.to_pylist()
             acknowledgements = decode_acknowledgements(reports.value)
             if completes:
                 self._complete(pending, acknowledgements, times[0])

@@ -394,3 +394,38 @@ class Days(KeyedProcessFunction):
         assert key.day is None or isinstance(key.day, datetime)
         self.counts.update((self.counts.value() or 0) + rows.num_rows)
         yield key.name, key.day, self.counts.value()
+
+
+class SharesTask(Groups):
+    """Leaves a file once it has started in a subtask.
+
+    Args:
+        size: As of `Groups`.
+        directory: The directory of these files.
+        dies: Whether the second subtask of a task kills its worker once, as soon as there is a file `uploading`.
+    """
+
+    def __init__(self, size: int, directory: Path, *, dies: bool = False) -> None:
+        super().__init__(size)
+        self.directory = directory
+        self.dies = dies
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        super().initialize_state(context)
+        self.subtask = context.subtask_index
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (self.directory / f"started-{self.subtask}").touch()
+        task = TaskContext.get()
+        assert task is not None
+        in_task = self.directory / f"task-{task.taskAttemptId()}"
+        if self.dies and in_task.exists():
+            await_file(self.directory / "uploading", timeout_s=60)
+            try:
+                (self.directory / "killed").touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        in_task.touch()
+        yield from super().process(batches)

@@ -7,7 +7,13 @@ from contextvars import ContextVar
 import pytest
 from contracts.patience import HANGS_S
 
-from holdfast.common import ContextPool, map_as_completed, map_in_parallel, raise_if_cancelled
+from holdfast.common import (
+    CancellingPool,
+    ContextPool,
+    map_as_completed,
+    map_in_parallel,
+    raise_if_cancelled,
+)
 from holdfast.errors import StorageUnavailableError
 
 _here: ContextVar[str] = ContextVar("_here", default="elsewhere")
@@ -38,6 +44,23 @@ def test_running_actions_end_when_another_one_fails() -> None:
     with pytest.raises(ValueError, match="as planned"):
         map_in_parallel(action, [0, 1])
     assert ended.is_set()
+
+
+def test_end_of_a_pool_cancels_actions_of_its_actions() -> None:
+    has_started = threading.Barrier(3)
+
+    def wait_for_cancellation(_: int) -> None:
+        has_started.wait(HANGS_S)
+        while True:
+            raise_if_cancelled()
+            threading.Event().wait(0.001)
+
+    with CancellingPool(1) as pool:
+        future = pool.submit(map_in_parallel, wait_for_cancellation, [0, 1])
+        has_started.wait(HANGS_S)
+    with pytest.raises(CancelledError):
+        future.result()
+    raise_if_cancelled()
 
 
 def test_actions_run_in_the_context_of_the_caller() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jobs.keyed_subtasks import KeyedSubtasks
 
@@ -181,6 +181,7 @@ def test_interval_join_equals_the_model(
     check(IntervalModel(kind=kind, lower=interval[0], upper=interval[1]), batches, "columnar")
 
 
+@example("inner", None, [([(1, 2000)], [(1, 2000), (1, 2000)], 0, 1, 0)])
 @given(ASOF_KINDS, st.sampled_from([None, 0, 12_500]), BATCHES)
 def test_asof_join_equals_the_model(
     kind: Literal["inner", "left"], tolerance: int | None, batches: list[Any]

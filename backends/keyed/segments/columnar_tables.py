@@ -1,7 +1,7 @@
 """All tables of a subtask in sorted columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import BoundedSemaphore
 
@@ -23,7 +23,6 @@ from holdfast.backends.keyed.segments.manifest import (
 from holdfast.backends.keyed.segments.merging import sort_key_range
 from holdfast.backends.keyed.segments.partial_segment import FetchPolicy
 from holdfast.backends.keyed.segments.segment_store import (
-    IN_MEMORY_BYTES,
     OpenSegment,
     SegmentStore,
     Workspace,
@@ -32,7 +31,7 @@ from holdfast.backends.keyed.segments.table_reader import read_manifest
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
-from holdfast.common import map_in_parallel
+from holdfast.common import ProcessCache, map_in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle, StreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
@@ -46,7 +45,9 @@ _Streams = Mapping[str, StreamStateHandle]
 """Stored segments by name."""
 
 _UPLOADS_AT_A_TIME = 4
-"""Each can have several parts of 8 MiB in memory."""
+"""The limit is for all subtasks of a process. Each upload can have several parts of 8 MiB in memory."""
+
+_UPLOADS: ProcessCache[None, BoundedSemaphore] = ProcessCache()
 
 _COPIES_AT_A_TIME = 16
 """Half of the connections that an S3 client keeps."""
@@ -172,9 +173,10 @@ class ColumnarStateTables:
         names = sorted(resources.segments.keys() | resources.files.keys())
         writes = [partial(resources.write, name, streams) for name in names]
         writes.append(partial(write_manifest, streams, content))
+        sizes = [*map(resources.size, names), len(content)]
         *written, manifest = (
             map_in_parallel(lambda write: write(), writes, max_threads=_COPIES_AT_A_TIME)
-            if sum(map(resources.is_large, names)) + (len(content) > IN_MEMORY_BYTES) > 1
+            if sum(size > streams.inline_threshold for size in sizes) > 1
             else [write() for write in writes]  # a thread costs more than bytes in a handle
         )
         new = dict(zip(names, written, strict=True))
@@ -222,14 +224,11 @@ class _CapturedTables:
     segments: dict[str, OpenSegment]
     files: dict[str, FileStateHandle]
     confirmed: _Streams
-    _uploads: BoundedSemaphore = field(
-        default_factory=lambda: BoundedSemaphore(_UPLOADS_AT_A_TIME), init=False
-    )
 
-    def is_large(self, name: str) -> bool:
-        """Return whether a segment that belongs to no confirmed checkpoint does not fit into a handle."""
+    def size(self, name: str) -> int:
+        """Return the size of a segment that belongs to no confirmed checkpoint, in bytes."""
         stored: FileStateHandle | OpenSegment = self.files.get(name) or self.segments[name]
-        return stored.size > IN_MEMORY_BYTES
+        return stored.size
 
     def write(self, name: str, streams: SnapshotStreams) -> StreamStateHandle:
         """Write a segment that belongs to no confirmed checkpoint."""
@@ -237,7 +236,7 @@ class _CapturedTables:
         with streams.open(CheckpointedStateScope.SHARED) as stream:
             if file is not None and stream.adopt_stored(file):
                 return finish_stream(streams, stream)
-            with self._uploads:
+            with _UPLOADS.get(None, lambda: BoundedSemaphore(_UPLOADS_AT_A_TIME)):
                 if segment is not None:
                     segment.write_to(stream)
                 elif file is not None:

@@ -35,6 +35,7 @@ from holdfast.common.framing import (
     replace_file,
 )
 from holdfast.common.parallel import (
+    CancellingPool,
     ContextPool,
     collect_failures,
     map_as_completed,

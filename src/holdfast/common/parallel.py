@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
-_cancelled: ContextVar[threading.Event | None] = ContextVar("_cancelled", default=None)
+_cancelled: ContextVar[tuple[threading.Event, ...]] = ContextVar("_cancelled", default=())
 
 
 class ContextPool(ThreadPoolExecutor):
@@ -38,6 +38,38 @@ class ContextPool(ThreadPoolExecutor):
         """Start an action. Raises RuntimeError if the pool is shut down or Python is exiting."""
         context = copy_context()
         return super().submit(lambda: context.run(action, *args, **kwargs))
+
+
+class CancellingPool(ContextPool):
+    """A pool for a `with` block, whose end cancels the actions that still run and waits for them.
+
+    A long action calls `raise_if_cancelled` from time to time.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        super().__init__(max_threads, thread_name_prefix="holdfast")
+        self._is_left = threading.Event()
+
+    def submit(
+        self,
+        action: Callable[_Arguments, _Result],
+        /,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> Future[_Result]:
+        """Start an action. Raises `StorageUnavailableError` if Python is exiting."""
+        token = _cancelled.set((*_cancelled.get(), self._is_left))
+        try:
+            return super().submit(action, *args, **kwargs)
+        except RuntimeError as error:
+            message = "can't start threads because Python is exiting; try again later"
+            raise StorageUnavailableError(message) from error
+        finally:
+            _cancelled.reset(token)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_left.set()
+        self.shutdown(cancel_futures=True)
 
 
 def map_in_parallel(
@@ -72,13 +104,12 @@ def map_as_completed(
 
 
 def raise_if_cancelled() -> None:
-    """Stop an action of `map_in_parallel` if another one has failed or the caller was interrupted.
+    """Stop an action of `map_in_parallel` if another one has failed or the caller was interrupted, or of a `CancellingPool`.
 
     Raises:
         CancelledError: The result is no longer needed.
     """
-    cancelled = _cancelled.get()
-    if cancelled is not None and cancelled.is_set():
+    if any(event.is_set() for event in _cancelled.get()):
         raise CancelledError
 
 
@@ -106,19 +137,6 @@ def _start_all(
     action: Callable[[_Item], _Result], items: Sequence[_Item], max_threads: int
 ) -> Iterator[list[Future[_Result]]]:
     """Start the action with all items, and cancel those that still run when the block ends."""
-    cancelled = threading.Event()
-    pool = ContextPool(max_threads, thread_name_prefix="holdfast")
-    before = _cancelled.set(cancelled)
-    try:
-        try:
-            futures = [pool.submit(action, item) for item in items]
-        except RuntimeError as error:
-            # Processing the items here, one by one, would delay the end of the process.
-            message = "can't start threads because Python is exiting; try again later"
-            raise StorageUnavailableError(message) from error
-        finally:
-            _cancelled.reset(before)
-        yield futures
-    finally:
-        cancelled.set()
-        pool.shutdown(cancel_futures=True)
+    with CancellingPool(max_threads) as pool:
+        # Processing the items here if no threads can be started would delay the end of the process.
+        yield [pool.submit(action, item) for item in items]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from holdfast.backends.arrow import run_starts
+from holdfast.backends.arrow import places_in_runs, run_starts
 from holdfast.backends.keyed import Keys, combine_chunks
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates import order_problem
@@ -50,6 +50,18 @@ def greatest_of(keys: Keys, ranks: Rows) -> Rows:
     order = np.lexsort((-ranks, codes))  # stable
     greatest: Rows = order[np.searchsorted(codes[order], np.arange(len(keys)))]
     return greatest
+
+
+def places_by_key(codes: Rows, order: Rows) -> Rows:
+    """Return the place of each row among those of its key, from 0.
+
+    Args:
+        codes: The number of each row's key.
+        order: The rows by key.
+    """
+    places: Rows = np.empty(len(codes), np.int64)
+    places[order] = places_in_runs(codes[order])
+    return places
 
 
 def order_by_time(keys: Keys, parts: Sequence[pa.RecordBatch], time: str) -> Rows:

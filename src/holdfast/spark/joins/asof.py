@@ -66,7 +66,7 @@ class AsofJoin(Join):
             return
         first, second = self.first.read(keys), self.second.read(keys)
         due = np.flatnonzero(ceil_ms(first.times) <= self.watermark_ms)
-        matches = match_latest((first.codes[due], first.times[due]), second.by_time)
+        matches = match_latest((first.codes[due], first.times[due]), second.by_arrival)
         if self._tolerance is not None and len(second):
             is_too_old = first.times[due] - second.times[matches] > self._tolerance
             matches = np.where(is_too_old, -1, matches)
@@ -79,7 +79,7 @@ class AsofJoin(Join):
         """Return the second rows that no later row can match: a later one is in the past, or the tolerance has passed."""
         is_past = ceil_ms(second.times) <= self.watermark_ms
         latest = match_latest(
-            (np.arange(keys), np.full(keys, 1000 * self.watermark_ms)), second.by_time
+            (np.arange(keys), np.full(keys, 1000 * self.watermark_ms)), second.by_arrival
         )
         is_latest = np.zeros(len(second), np.bool_)
         is_latest[latest[latest >= 0]] = True

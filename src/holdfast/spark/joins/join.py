@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
-from holdfast.backends.arrow import places_in_runs
 from holdfast.backends.descriptors import MapStateDescriptor
 from holdfast.backends.functions import FunctionInitializationContext
 from holdfast.backends.keyed import KeyedStateBackend, Keys, MapColumns, Timers
@@ -21,6 +20,7 @@ from holdfast.spark.event_time import micros_of
 from holdfast.spark.joins.matching import Rows
 from holdfast.spark.keyed_batches import KeyedBatchFunction
 from holdfast.spark.operators import FIRST, SECOND, rows_of_input
+from holdfast.spark.row_order import places_by_key
 
 JoinKind = Literal["inner", "left", "right", "full"]
 
@@ -63,7 +63,7 @@ class KeptRows:
         rows: The rows, with the columns of the stream.
         codes: The number of each row's key.
         times: Their times, microseconds since 1970.
-        numbers: A number for each row; rows of one key and time have different ones.
+        numbers: A number for each row; of rows of one key, later ones have greater numbers.
         has_matched: Whether the row has matched before; only kept for rows that are emitted without a match.
         stored: Number of the rows that are in state, which come first.
     """
@@ -80,8 +80,13 @@ class KeptRows:
 
     @property
     def by_time(self) -> tuple[Rows, Rows]:
-        """Keys and times, as `matching` takes them."""
+        """Keys and times, as `match_intervals` takes them."""
         return self.codes, self.times
+
+    @property
+    def by_arrival(self) -> tuple[Rows, Rows, Rows]:
+        """Keys, times and numbers, as `match_latest` takes them: state has no order, and numbers are those of arrival."""
+        return self.codes, self.times, self.numbers
 
     def places(self, at: npt.NDArray[np.int64]) -> pa.Array:
         """Return the map keys of rows."""
@@ -133,11 +138,12 @@ class Side:
             return KeptRows(all_rows, entries.indices, times, numbers, flags, stored)
         next_numbers = np.zeros(len(keys), np.int64)
         np.maximum.at(next_numbers, entries.indices, numbers + 1)
+        places = places_by_key(codes, np.argsort(codes, kind="stable"))
         return KeptRows(
             pa.concat_tables([all_rows, rows]),
             np.concatenate([entries.indices, codes]),
             np.concatenate([times, self.times_of(rows).to_numpy()]),
-            np.concatenate([numbers, next_numbers[codes] + _number_by_key(codes)]),
+            np.concatenate([numbers, next_numbers[codes] + places]),
             np.concatenate([flags, np.zeros(len(codes), np.bool_)]),
             stored,
         )
@@ -274,11 +280,3 @@ class Join(KeyedBatchFunction):
 
 def _take(rows: pa.Table, at: Rows) -> pa.Table:
     return rows.take(pa.array(at, mask=at < 0))
-
-
-def _number_by_key(codes: Rows) -> Rows:
-    """Return for each row how many earlier rows have its key."""
-    order = np.argsort(codes, kind="stable")
-    numbers = np.empty(len(codes), np.int64)
-    numbers[order] = places_in_runs(codes[order])
-    return numbers

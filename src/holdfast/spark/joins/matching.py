@@ -24,12 +24,11 @@ class SortedTimes:
     Args:
         keys: The key of each row.
         times: The time of each row.
+        numbers: Numbers that order rows of equal times.
     """
 
-    def __init__(self, keys: Rows, times: Rows) -> None:
-        self.order = np.lexsort(
-            (times, keys)
-        )  # stable: of equal times the first to arrive comes first
+    def __init__(self, keys: Rows, times: Rows, *numbers: Rows) -> None:
+        self.order = np.lexsort((*numbers, times, keys))
         self._times = np.unique(times)
         self._places = self._place(keys[self.order], self._times.searchsorted(times[self.order]))
 
@@ -65,13 +64,15 @@ def match_intervals(
     return Pairs(np.repeat(np.arange(len(keys)), ends - starts), sorted_second.order[positions])
 
 
-def match_latest(first: tuple[Rows, Rows], second: tuple[Rows, Rows]) -> Rows:
+def match_latest(first: tuple[Rows, Rows], second: tuple[Rows, Rows, Rows]) -> Rows:
     """Return for each first row the latest second row of its key that is not later; -1 without one.
 
-    Of several with that time, it is the last to arrive. Arguments are those of `match_intervals`.
+    Args:
+        first: Keys and times of the first rows.
+        second: Keys and times of the second rows, and numbers: of several with the latest time it is the greatest.
     """
     keys, times = first
-    second_keys, _ = second
+    second_keys, *_ = second
     sorted_second = SortedTimes(*second)
     last = sorted_second.count_until(keys, times) - 1
     latest = np.full(len(keys), -1, np.int64)

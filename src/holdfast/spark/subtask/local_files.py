@@ -337,6 +337,10 @@ class _DuplicatingStreamFactory:
     factory: CheckpointStreamFactory
     files: LocalFiles
 
+    @property
+    def inline_threshold(self) -> int:
+        return self.factory.inline_threshold
+
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
     ) -> CheckpointStateOutputStream:

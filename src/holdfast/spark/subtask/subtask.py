@@ -4,11 +4,11 @@ import gc
 import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
@@ -25,7 +25,6 @@ from holdfast.errors import (
     StateMigrationError,
     UnreadableStateError,
 )
-from holdfast.locations.file_systems import StoreCalls, store_calls_of_process
 from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
@@ -40,6 +39,7 @@ from holdfast.spark.settings import StateSettings, Stores
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark.subtask.input_rows import InputRows, rows_by_subtask
 from holdfast.spark.subtask.local_state import LocalState
+from holdfast.spark.subtask.uploads import CapturedSubtask, Uploads, WrittenSubtask
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
     from pyspark import Broadcast
@@ -191,6 +191,21 @@ class SubtaskRunner:
         return name_in_plans(self.operator.uid)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            with Uploads() as uploads:
+                yield from self._run_subtasks(batches, uploads)
+        except (InvalidRequestError, StateMigrationError, UnreadableStateError) as error:
+            uid = self.operator.uid
+            message, *rest = error.args
+            if repr(uid) in message:
+                raise
+            named = type(error)(f"operator {uid!r}: {message}", *rest)
+            raise named.with_traceback(error.__traceback__) from error.__cause__
+        freeze_loaded_objects()
+
+    def _run_subtasks(
+        self, batches: Iterable[pa.RecordBatch], uploads: Uploads
+    ) -> Iterator[pa.RecordBatch]:
         schema, parallelism = self.operator.input_schema, self.operator.parallelism
         ended: set[int] = set()
         for subtask, rows_of_subtask in rows_by_subtask(batches, parallelism):
@@ -198,17 +213,23 @@ class SubtaskRunner:
                 raise CheckpointDeclinedError(
                     f"rows of subtask {subtask} of operator {self.operator.uid!r} arrive after the subtask has ended"
                 )
-            yield from self._run(subtask, InputRows(rows_of_subtask, schema, parallelism))
+            for written in uploads.start():
+                yield from self._report(written)
+            yield from self._process(
+                subtask, InputRows(rows_of_subtask, schema, parallelism), uploads
+            )
             ended.add(subtask)
         if not ended and self.operator.is_forwarded:
             rows = InputRows(iter(()), schema, parallelism)
-            for batch in self._run(self._partition(), rows):
+            for batch in self._process(self._partition(), rows, uploads):
                 if batch.num_rows:
                     raise CheckpointDeclinedError(
                         f"operator {self.operator.uid!r} yields rows although its partition has none, which "
                         "forward=True does not allow: the subtask of the rows is unknown. Remove forward=True"
                     )
                 yield batch
+        for written in uploads.finish():
+            yield from self._report(written)
 
     def _partition(self) -> int:
         """Return Spark's partition id: the subtask's number if the sink did not move the rows."""
@@ -222,19 +243,8 @@ class SubtaskRunner:
             )
         return partition
 
-    def _run(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
-        uid = self.operator.uid
-        try:
-            yield from self._process(subtask, rows)
-        except (InvalidRequestError, StateMigrationError, UnreadableStateError) as error:
-            message, *rest = error.args
-            if repr(uid) in message:
-                raise
-            named = type(error)(f"operator {uid!r}: {message}", *rest)
-            raise named.with_traceback(error.__traceback__) from error.__cause__
-        freeze_loaded_objects()
-
-    def _process(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
+    def _process(self, subtask: int, rows: InputRows, uploads: Uploads) -> Iterator[pa.RecordBatch]:
+        """Restore a subtask, process its rows, and capture its state for the upload."""
         checkpoint, clock = self.checkpoint, self.job.clock
         self.job.stores.use()
         local = LocalState(
@@ -252,7 +262,6 @@ class SubtaskRunner:
         )
 
         start_ms, start_s = clock.now_ms(), clock.monotonic_s()
-        calls_before = store_calls_of_process()
         payload = self.payload if isinstance(self.payload, TaskPayload) else self.payload.value
         broadcast_rows = payload.broadcast_rows
         function: StatefulFunction = cloudpickle.loads(payload.function)
@@ -266,7 +275,9 @@ class SubtaskRunner:
             keyed_state=self._keyed_state(subtask, state, local, backend_metrics.update),
             written=written,
         )
-        try:
+        with ExitStack() as on_error:
+            # A worker that ends with an error would leave a database on the disk, which may be full.
+            on_error.callback(handler.close)
             restored_s = clock.monotonic_s()
             side = {name: SideRows(schema) for name, schema in self.operator.side_schemas.items()}
             if not function.keeps_late_rows:
@@ -301,32 +312,31 @@ class SubtaskRunner:
                 compression=self.job.compression,
             )
             captured_s = clock.monotonic_s()
-            result = snapshot.run()
-        finally:
-            # Before local files are counted: a database has hard links to them. Also after an error: otherwise a
-            # worker that ends with an error would leave the database on the disk, which may be full.
-            handler.close()
-        local.keep(result.state, result.task_local)
-        written_s = clock.monotonic_s()
-
+            on_error.pop_all()
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
-            state_bytes=result.state.written_bytes,
+            state_bytes=0,
             restore_ms=1000 * (restored_s - start_s),
             process_ms=1000 * (processed_s - restored_s),
             sync_ms=1000 * (captured_s - processed_s),
-            async_ms=1000 * (written_s - captured_s),
-            restored_from=local.source,
+            async_ms=0,
             rows_late=rows.late + function.late_rows,
             backend_metrics=backend_metrics,
-            fetched_bytes=local.fetches.bytes,
-            fetch_requests=local.fetches.requests,
-            fetch_ms=1000 * local.fetches.seconds,
         )
-        state = msgspec.structs.replace(result.state, statistics=statistics)
-        calls = store_calls_of_process() - calls_before
-        yield from self._report(subtask, state, next_timers, start_ms, calls)
+        uploads.add(
+            CapturedSubtask(
+                subtask=subtask,
+                snapshot=snapshot,
+                handler=handler,
+                local=local,
+                clock=clock,
+                statistics=statistics,
+                next_timers=next_timers,
+                start_ms=start_ms,
+                captured_s=captured_s,
+            )
+        )
 
     def _keyed_state(
         self,
@@ -355,28 +365,22 @@ class SubtaskRunner:
             ),
         )
 
-    def _report(
-        self,
-        subtask: int,
-        state: StoredSubtask,
-        next_timers: tuple[int | None, int | None],
-        start_ms: int,
-        calls: StoreCalls,
-    ) -> Iterator[pa.RecordBatch]:
-        """Report the state to the driver; as a row of the output if there are no `reports`."""
+    def _report(self, written: WrittenSubtask) -> Iterator[pa.RecordBatch]:
+        """Report a subtask to the driver; as a row of the output if there are no `reports`."""
         task = TaskContext.get()
         attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
+        subtask = written.captured
         report = Acknowledgement(
-            subtask,
+            subtask.subtask,
             attempt,
-            state,
+            written.state,
             self.checkpoint.checkpoint_id,
             stage,
-            next_timers,
-            start_ms,
+            subtask.next_timers,
+            subtask.start_ms,
             _peak_memory_bytes(),
-            calls.calls,
-            calls.retries,
+            written.calls.calls,
+            written.calls.retries,
         ).encode()
         if self.reports is not None:
             self.reports.add([report])

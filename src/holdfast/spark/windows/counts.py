@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.arrow import places_in_runs
 from holdfast.backends.descriptors import ReducingStateDescriptor
 from holdfast.backends.functions import NO_WATERMARK
 from holdfast.backends.keyed import KeyedStateBackend, Keys
-from holdfast.spark.row_order import order_by_time
+from holdfast.spark.row_order import order_by_time, places_by_key
 from holdfast.spark.windows.assigners import (
     Assigned,
     CountWindows,
@@ -59,9 +58,7 @@ class CountSpans:
         counts = self._counts.get(keys).fill_null(0).to_numpy()
         self._counts.add(keys, pa.array(np.ones(len(keys.codes), np.int64)))
         order = order_by_time(keys, parts, self._time)
-        codes = keys.codes[order]
-        numbers = np.empty(len(order), np.int64)
-        numbers[order] = counts[codes] + places_in_runs(codes)
+        numbers = counts[keys.codes] + places_by_key(keys.codes, order)
         assigned = self._fixed.assign(keys, parts, numbers, NO_WATERMARK)
         spans = assigned.spans
         is_last = numbers[assigned.rows] == spans.ends[spans.keys.codes] - 1
