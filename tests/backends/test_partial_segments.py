@@ -30,6 +30,7 @@ from holdfast.backends.keyed.segments import (
     Workspace,
 )
 from holdfast.backends.keyed.segments.partial_segment import PartialSegment, prefetch
+from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.table import Identities, TableSpec, time_part
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.common import map_in_parallel
@@ -248,6 +249,33 @@ def test_nested_and_nullable_columns_take_two_rounds_more(
         assert read.to_pylist() == [rows[number] for number in numbers]
         assert len(rounds) <= (6 if is_list else 5)
         assert counts.bytes_read < sum(s.size for s in handle.segments.values()) / 4
+
+
+def test_scattered_rows_of_nested_columns_are_read_together(
+    memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = TablesJob(memory_directory, tmp_path / "warm")
+    tables = job.restore()
+    spec = value_spec(pa.list_(pa.int64()))
+    rows = [[number] * (number % 4) for number in range(ROWS)]
+    tables.table(spec).write(identities(range(ROWS)), [pa.array(rows, pa.list_(pa.int64()))])
+    handle = job.complete(tables)
+    move_to_cold_host(job, handle, tmp_path / "cold")
+    table = job.restore(handle, fetch_policy=BY_BLOCKS).table(spec)
+    reads = []
+    read_rows = Section.column_between
+
+    def count(section: Section, *arguments: Any) -> Any:
+        reads.append(arguments)
+        return read_rows(section, *arguments)
+
+    monkeypatch.setattr(Section, "column_between", count)
+    numbers = [*range(0, ROWS, 3)]
+    _, (read,) = table.get(
+        Identities(identities(range(ROWS)).sort_keys[numbers], (pa.array(numbers),))
+    )
+    assert read.to_pylist() == [rows[number] for number in numbers]
+    assert 0 < len(reads) < 30  # not one for each row, in any of the rounds
 
 
 def cold_segment(faults: Faults, tmp_path: Path, requests: int) -> PartialSegment:

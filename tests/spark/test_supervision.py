@@ -111,6 +111,7 @@ def test_rules_of_the_user_replace_the_own_ones() -> None:
         (RuntimeError("Traceback\nKeyError: 'x'"), False),
         (RuntimeError("Traceback\npyarrow.lib.ArrowInvalid: x"), False),
         (RuntimeError("org.apache.spark.sql.AnalysisException: x"), False),
+        (RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."), False),
         (RuntimeError("Traceback\na [HF-STORE-FAILED]\nTraceback\nb [HF-CORRUPTED]"), False),
     ],
 )

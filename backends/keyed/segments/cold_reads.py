@@ -11,6 +11,7 @@ memory, and replace the slice in the search, which therefore never reads a byte 
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -208,12 +209,17 @@ class ColdSlice:
         return self._segment, np.concatenate([*missing, np.empty(0, np.int64)])
 
     def _read_nested(self, field: pa.Field) -> Column:
-        edges = np.flatnonzero(np.diff(self._rows, prepend=-2, append=1 << 62) != 1)
-        firsts, lasts = self._rows[edges[:-1]].tolist(), self._rows[edges[1:] - 1].tolist()
-        pieces = [
-            self._section.column_between(field.name, field.type, first, last + 1)
-            for first, last in zip(firsts, lasts, strict=True)
-        ]
+        # Rows between those of the ranges are read with them if their bytes fill no block.
+        row_bytes = max(1, self._section.place.place[1] // max(1, self._section.rows))
+        max_step = 1 + self._segment.block_bytes // row_bytes
+        steps = np.diff(self._rows, prepend=-1 - max_step, append=1 << 62)
+        pieces = []
+        for first, end in pairwise(np.flatnonzero(steps > max_step).tolist()):
+            rows = self._rows[first:end]
+            piece = self._section.column_between(
+                field.name, field.type, int(rows[0]), int(rows[-1]) + 1
+            )
+            pieces.append(take(piece, rows - rows[0]))
         return concatenate(pieces or [from_arrow(pa.array([], field.type))], field.type)
 
     def load(self) -> OpenSlice:

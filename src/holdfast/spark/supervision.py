@@ -37,8 +37,9 @@ _LASTING = re.compile(
     r"^(?:[\w.]+\.)?(?:ArithmeticError|AssertionError|AttributeError|ImportError|IndexError|KeyError|LookupError"
     r"|ModuleNotFoundError|NameError|NotImplementedError|RecursionError|SyntaxError|TypeError|UnboundLocalError"
     r"|UnicodeDecodeError|UnicodeEncodeError|ValueError|ZeroDivisionError|PicklingError|Arrow\w+): "
-    # Spark's errors in the query itself, and of a session that has ended.
+    # Spark's errors in the query itself, of another driver of the query, and of a session that has ended.
     r"|(?:AnalysisException|ParseException|IllegalArgumentException|ClassNotFoundException|NoSuchMethodError)"
+    r"|CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected"
     r"|SparkContext was shut down|stopped SparkContext",
     re.MULTILINE,
 )
