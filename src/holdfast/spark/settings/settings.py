@@ -235,8 +235,8 @@ class Settings:
     task_locality: bool = _declare(
         "state.task-locality",
         BOOLEAN,
-        "Whether Spark prefers, for the task of a subtask, the executor that ran it in the last batch, and so has a copy "
-        "of its state. With fewer than six hosts it needs `spark.shuffle.reduceLocality.enabled=false` of Spark.",
+        "Whether Spark prefers to run a subtask on the executor that ran it in the last batch, which has a copy of its "
+        "state. With fewer than six hosts, also set Spark's `spark.shuffle.reduceLocality.enabled=false`.",
         default=False,
     )
     worker_memory: int = _declare(
