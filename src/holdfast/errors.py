@@ -141,8 +141,8 @@ class CheckpointDeclinedError(CheckpointError):
     """The reports of the subtasks can't become a checkpoint; the batch has to be repeated.
 
     Attributes:
-        is_repeatable: Whether the batch can be repeated at once, because nothing but the loss of an executor may have caused
-            the error.
+        is_repeatable: Whether the batch can be repeated at once: rows were computed more than once, probably because an
+            executor was lost. A sink that reads its rows several times looks the same.
     """
 
     kind = "declined"

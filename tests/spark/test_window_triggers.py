@@ -132,7 +132,7 @@ def test_changed_early_results_do_not_change_complete_results(
 
 def test_unsuitable_early_results_are_refused() -> None:
     refused: list[tuple[WindowAssigner, dict[str, Any], str]] = [
-        (TEN, {"early": 0}, "the interval of early results of windows must be a number of rows"),
+        (TEN, {"early": 0}, "the threshold of early results of windows must be a number of rows"),
         (TEN, {"early": True}, "must be a number of rows, an integer >= 1, got True"),
         (TEN, {"early": ms(0)}, "must be >= 1 ms"),
         (TEN, {"early": 2, "emit": "update"}, "leave out early=2"),

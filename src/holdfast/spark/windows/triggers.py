@@ -81,7 +81,7 @@ def _early_of(early: Early | None) -> tuple[int | None, int | None]:
         return None, None
     if isinstance(early, timedelta):
         return None, positive_ms("interval of early results", early)
-    return positive_rows("interval of early results", early), None
+    return positive_rows("threshold of early results", early), None
 
 
 class EventTimeTrigger:
