@@ -12,10 +12,10 @@ from jobs.processes import Signals
 from jobs.standby import StandbyProcess, standby_process
 from pyspark.sql import SparkSession
 
-from holdfast.locations.coordination.standby import LOOKS
+from holdfast.locations.coordination.standby import HEARTBEATS
 
 WAITS = "this one waits as a standby"
-TAKES_OVER = "has shown no life for"
+TAKES_OVER = "has sent no heartbeat for"
 
 
 @pytest.fixture
@@ -93,15 +93,15 @@ def test_driver_with_a_long_batch_keeps_the_job(job: Job) -> None:
     with two_drivers(job) as (active, standby):
         job.feed(files=1)
         signals.wait("blocks")
-        shown = newest_sign(job)
-        wait_until(lambda: newest_sign(job) > shown + 2 * LOOKS, active.log)
+        shown = newest_heartbeat(job)
+        wait_until(lambda: newest_heartbeat(job) > shown + 2 * HEARTBEATS, active.log)
         signals.give("go")
         wait_until(lambda: 4 in checkpoint_ids(job), active.log)
         assert TAKES_OVER not in standby.log()
 
 
-def newest_sign(job: Job) -> int:
-    """Return the number of the newest sign of life in the first term; 0 if none is there."""
+def newest_heartbeat(job: Job) -> int:
+    """Return the number of the newest heartbeat in the first term; 0 if none is there."""
     files = job.checkpoints.glob("*/_epoch/_driver-1-*")
     return max((int(file.name.rpartition("-")[2]) for file in files), default=0)
 

@@ -1,18 +1,18 @@
-"""The active driver of a job, and its standbys, which wait until it shows no more life.
+"""The active driver of a job, and its standbys, which wait until its heartbeats stop.
 
-    <job>/_epoch/_driver-<term>            a JSON object, published once: owner, host, process
-    <job>/_epoch/_driver-<term>-<number>   an empty file: a sign of life; the driver deletes the former one
+    <job>/_epoch/_driver-<term>            a JSON object, published once: owner, host, process, silence_s
+    <job>/_epoch/_driver-<term>-<number>   an empty file: a heartbeat; the driver deletes the one before
     <job>/_epoch/_driver-<term>-released   an empty file: the driver has ended, and a standby may continue the job
     <job>/_epoch/_driver-<term>-ended      an empty file: the job has ended
 
 Only the highest term counts. A standby lists the files several times within the time of silence after which it takes
 over. If those of the highest term stay the same for that time, by its own clock, it publishes the next term: of several
 standbys one does. So clocks of hosts need not agree. Time in which the standby was paused, or the store away, does not
-count, because the driver may have been paused with it.
+count, because the driver may have been paused with it. If the drivers have different times, the longer one counts.
 
 This decides when a query is started, and never who commits: that is decided by the job's epoch, which the query claims with its
 first batch. So a driver that was thought dead, and was only slow, loses nothing but the job. It finds the higher term
-when a sign of life was late enough for a standby to miss it, and commits nothing after the claim in any case.
+when a heartbeat was late enough for a standby to miss it, and commits nothing after the claim in any case.
 
 Files of lower terms are deleted by the next driver. Those of the highest one stay, so that terms only increase.
 """
@@ -33,8 +33,8 @@ from holdfast.locations.storages import DRIVER, EPOCHS, JobDirectory
 
 _log = logging.getLogger(__name__)
 
-LOOKS = 4
-"""Looks of a standby, and signs of life of the driver, within the time of silence after which the standby takes over."""
+HEARTBEATS = 4
+"""Heartbeats of the driver, and looks of a standby, within the time of silence after which the standby takes over."""
 
 _ENDED = "ended"
 _RELEASED = "released"
@@ -47,11 +47,13 @@ class DriverRecord(msgspec.Struct, frozen=True, kw_only=True):
         owner: Random, so that a driver recognises its own term.
         host: The name of the driver's host, for people.
         process: The id of its process there.
+        silence_s: Seconds without a heartbeat after which its standbys take over.
     """
 
     owner: str
     host: str
     process: int
+    silence_s: float
 
 
 _DECODER = json_decoder(DriverRecord)
@@ -63,42 +65,43 @@ class ActiveDriver:
     Args:
         job: The job's directory.
         term: The driver's term, which it has published.
-        silence_s: Seconds without a sign of life after which a standby takes over.
+        silence_s: Seconds without a heartbeat after which a standby takes over.
         clock: The driver's clock.
     """
 
     def __init__(self, job: JobDirectory, term: int, silence_s: float, clock: Clock) -> None:
         self.term = term
-        self.interval_s = silence_s / LOOKS
+        self.interval_s = silence_s / HEARTBEATS
         self._job = job
         self._silence_s = silence_s
         self._clock = clock
         self._number = 0
         self._former: list[str] = []
         self._shown: Moment = moment(clock)
-        self._suspect_signs = 0
+        self._suspect_heartbeats = 0
 
-    def show_life(self) -> None:
-        """Write a sign of life; call it every `interval_s`. If it comes late, look for a standby that has taken over.
+    def write_heartbeat(self) -> None:
+        """Write a heartbeat; call it every `interval_s`. If it comes late, look for a standby that has taken over.
 
         Raises:
             CheckpointConflictError: A standby has taken over.
             CheckpointError: The store failed.
         """
-        start = moment(self._clock)
-        self._number += 1
-        former, uri = self._former, _uri(self._job, self.term, str(self._number))
-        self._former = [*former, uri]  # it may be there even after an error
-        _create_empty(uri, self.interval_s)
-        if not is_within(self._silence_s, self._shown, moment(self._clock)):
-            # A standby that has just decided publishes its term a moment later: look again next time.
-            self._suspect_signs = LOOKS
-        self._shown = start
-        if self._suspect_signs:
-            self._suspect_signs -= 1
-            self.check()
-        file_system_for(uri).delete(former)
-        self._former = [uri]
+        with retry_deadline(self.interval_s):
+            start = moment(self._clock)
+            self._number += 1
+            former, uri = self._former, _uri(self._job, self.term, str(self._number))
+            self._former = [*former, uri]  # it may be there even after an error
+            _create_empty(uri)
+            if not is_within(self._silence_s, self._shown, moment(self._clock)):
+                # A standby that has just decided publishes its term a moment later: look again next time.
+                self._suspect_heartbeats = HEARTBEATS
+            self._shown = start
+            if self._suspect_heartbeats:
+                self._suspect_heartbeats -= 1
+                self.check()
+            file_system_for(uri).delete(former)
+            self._former = [uri]
 
     def check(self) -> None:
         """Look whether a standby has taken over.
@@ -111,7 +114,7 @@ class ActiveDriver:
         if newest > self.term:
             message = (
                 f"a standby has taken over this job (its term is {newest}, this driver's is {self.term}): this driver "
-                "had shown no life for too long. Start it again, and it waits as a standby"
+                "had sent no heartbeat for too long. Start it again, and it waits as a standby"
             )
             raise CheckpointConflictError(message, self._job.uri, kind="taken-over")
 
@@ -125,18 +128,19 @@ class ActiveDriver:
 
     def _leave(self, sign: str) -> None:
         try:
-            _create_empty(_uri(self._job, self.term, sign), self._silence_s)
-            file_system_for(self._job.uri).delete(self._former)
+            with retry_deadline(self._silence_s):
+                _create_empty(_uri(self._job, self.term, sign))
+                file_system_for(self._job.uri).delete(self._former)
         except CheckpointError:
             _log.warning("standbys have to wait, because the store failed", exc_info=True)
 
 
 class Standby:
-    """A driver that waits while another one shows life.
+    """A driver that waits while another one sends heartbeats.
 
     Args:
         job: The job's directory. It is created when this driver becomes active.
-        silence_s: Seconds without a sign of life after which it takes over.
+        silence_s: Seconds without a heartbeat after which it takes over.
         clock: The driver's clock; only differences within this process count.
 
     Attributes:
@@ -145,18 +149,20 @@ class Standby:
     """
 
     def __init__(self, job: JobDirectory, silence_s: float, clock: Clock) -> None:
-        self.interval_s = silence_s / LOOKS
+        self.interval_s = silence_s / HEARTBEATS
         self.has_ended = False
         self._job = job
         self._silence_s = silence_s
+        self._limit_s = silence_s
         self._clock = clock
+        self._has_waited = False
         self._term = 0
         self._signs = frozenset[str]()
         self._silent_s = 0.0
         self._looked_s = 0.0
 
     def look(self) -> ActiveDriver | None:
-        """Look for signs of life; call it every `interval_s`, until it returns or the job `has_ended`.
+        """Look for heartbeats; call it every `interval_s`, until it returns or the job `has_ended`.
 
         Returns:
             This driver as the active one, if it has taken over.
@@ -169,22 +175,25 @@ class Standby:
         term = max(signs_by_term, default=0)
         signs = frozenset(signs_by_term[term]) if term else frozenset()
         if not term or signs & {_ENDED, _RELEASED}:
-            if _ENDED in signs and self._term:
+            if _ENDED in signs and self._has_waited:
                 self.has_ended = True
                 return None
             return self._take_over(term)
+        self._has_waited = True
         now_s = self._clock.monotonic_s()
         if (term, signs) != (self._term, self._signs):
             if term != self._term:
-                self._log_driver(term)
+                self._limit_s = max(self._silence_s, self._silence_of(term))
             self._term, self._signs, self._silent_s = term, signs, 0.0
         else:
             self._silent_s += min(now_s - self._looked_s, 2 * self.interval_s)
         self._looked_s = now_s
-        if self._silent_s < self._silence_s:
+        if self._silent_s < self._limit_s:
             return None
         _log.warning(
-            "the active driver of %s has shown no life for %.1f s", self._job.uri, self._silent_s
+            "the active driver of %s has sent no heartbeat for %.1f s",
+            self._job.uri,
+            self._silent_s,
         )
         return self._take_over(term)
 
@@ -193,7 +202,10 @@ class Standby:
         term = former + 1
         self._job.prepare()
         record = DriverRecord(
-            owner=uuid.uuid4().hex, host=socket.gethostname(), process=os.getpid()
+            owner=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            process=os.getpid(),
+            silence_s=self._silence_s,
         )
         active = ActiveDriver(self._job, term, self._silence_s, self._clock)
         try:
@@ -203,6 +215,7 @@ class Standby:
                 single_writer=self._job.single_writer,
             )
         except CheckpointConflictError:
+            self._has_waited = True
             return None
         _log.info("this driver is now the active driver of %s, in term %d", self._job.uri, term)
         self._delete_lower(term)
@@ -218,24 +231,26 @@ class Standby:
             ]
             file_system_for(self._job.uri).delete(uris)
         except CheckpointError:
-            _log.warning("could not delete signs of life of earlier drivers", exc_info=True)
+            _log.warning("could not delete heartbeats of earlier drivers", exc_info=True)
 
-    def _log_driver(self, term: int) -> None:
+    def _silence_of(self, term: int) -> float:
+        """Return the time of silence of the driver of a term, which is logged; 0 if a newer term has replaced it."""
         try:
             with file_system_for(self._job.uri).open(_uri(self._job, term)) as stream:
                 record = _DECODER.decode(stream.read())
         except (CheckpointNotFoundError, msgspec.MsgspecError):
-            return  # a newer term has replaced it
+            return 0.0
         _log.info(
             "process %d on %s is the active driver of %s; this one waits as a standby",
             record.process,
             record.host,
             self._job.uri,
         )
+        return record.silence_s
 
 
 def _signs(job: JobDirectory) -> dict[int, set[str]]:
-    """Return the signs of life by term; the file of a term is the sign ''."""
+    """Return the signs of drivers by term: numbers of heartbeats, ends, and '' for the file of the term."""
     signs = defaultdict[int, set[str]](set)
     for entry in job.epoch_entries():
         if matched := DRIVER.fullmatch(uripath.name(entry.uri)):
@@ -248,11 +263,7 @@ def _uri(job: JobDirectory, term: int, sign: str = "") -> str:
     return uripath.join(job.uri, EPOCHS, name)
 
 
-def _create_empty(uri: str, deadline_s: float) -> None:
+def _create_empty(uri: str) -> None:
     """Create an empty file that only this driver creates, so it may be there after a lost answer."""
-    with (
-        suppress(CheckpointConflictError),
-        retry_deadline(deadline_s),
-        create_file(file_system_for(uri), uri),
-    ):
+    with suppress(CheckpointConflictError), create_file(file_system_for(uri), uri):
         pass  # empty, so that a full disk has room for it

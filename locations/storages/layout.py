@@ -58,7 +58,7 @@ LEASE = re.compile(r"_lease-(?P<checkpoint>0|[1-9][0-9]*)-(?P<seconds>[0-9]{1,9}
 """Names of readers' leases, next to the epochs."""
 
 DRIVER = re.compile(r"_driver-(?P<term>[1-9][0-9]*)(?:-(?P<sign>[1-9][0-9]*|ended|released))?")
-"""Names of the signs of life of active drivers, next to the epochs."""
+"""Names of the files of active drivers, next to the epochs: terms, heartbeats and ends."""
 
 SAVEPOINT_NAME = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 

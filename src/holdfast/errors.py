@@ -141,8 +141,8 @@ class CheckpointDeclinedError(CheckpointError):
     """The reports of the subtasks can't become a checkpoint; the batch has to be repeated.
 
     Attributes:
-        is_repeatable: Whether the batch can be repeated at once: rows were computed more than once, probably because an
-            executor was lost. A sink that reads its rows several times looks the same.
+        is_repeatable: Whether the loss of an executor can have caused the error, so that the batch may succeed if it is
+            repeated at once. A sink that reads its rows several times looks the same.
     """
 
     kind = "declined"

@@ -1,4 +1,4 @@
-"""Drivers that wait while another one shows life: silence, terms, ends, and faults of the store."""
+"""Drivers that wait while another one sends heartbeats: silence, terms, ends, and faults of the store."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -52,27 +52,51 @@ def test_first_driver_is_active_at_once(memory_directory: str) -> None:
     assert names(memory_directory) == {"_driver-1"}
 
 
-def test_standby_waits_while_the_driver_shows_life(memory_directory: str) -> None:
+def test_standby_waits_while_heartbeats_arrive(memory_directory: str) -> None:
     clock = ManualClock()
     active = activate(standby_in(memory_directory))
     standby = standby_in(memory_directory, clock)
     for _ in range(20):
         assert standby.look() is None
         clock.advance(INTERVAL_S)
-        active.show_life()
+        active.write_heartbeat()
     assert names(memory_directory) == {"_driver-1", "_driver-1-20"}
 
 
 def test_standby_takes_over_after_the_time_of_silence(memory_directory: str) -> None:
     clock = ManualClock()
     former = activate(standby_in(memory_directory))
-    former.show_life()
+    former.write_heartbeat()
     standby = standby_in(memory_directory, clock)
     assert look_while_silent(standby, clock, looks=4) is None
     assert activate(standby).term == 2
     assert names(memory_directory) == {"_driver-2"}
     with pytest.raises(CheckpointConflictError, match="its term is 2, this driver's is 1"):
         former.check()
+
+
+@pytest.mark.parametrize(("own_s", "looks"), [(SILENCE_S / 2, 5), (SILENCE_S * 2, 9)])
+def test_standby_waits_for_the_longer_silence_of_both(
+    memory_directory: str, own_s: float, looks: int
+) -> None:
+    clock = ManualClock()
+    activate(standby_in(memory_directory))
+    standby = Standby(job_below(memory_directory), own_s, clock)
+    waited = 0
+    while standby.look() is None:
+        clock.advance(INTERVAL_S)
+        waited += 1
+    assert waited == looks - 1
+
+
+def test_standby_ends_with_the_job_after_a_lost_race(memory_directory: str) -> None:
+    with faulty_file_system(memory_directory) as faults:
+        winner = standby_in(memory_directory)
+        loser = standby_in(faults.directory)
+        faults.before("publish", lambda: activate(winner).end())
+        assert loser.look() is None
+        assert loser.look() is None
+        assert loser.has_ended
 
 
 def test_pause_of_the_standby_is_not_silence_of_the_driver(memory_directory: str) -> None:
@@ -91,7 +115,7 @@ def test_late_driver_finds_the_term_of_the_standby(memory_directory: str) -> Non
     assert look_while_silent(standby, clocks[1], looks=5) is not None
     clocks[0].advance(SILENCE_S)
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-        former.show_life()
+        former.write_heartbeat()
 
 
 def test_suspended_driver_finds_the_term_of_the_standby(memory_directory: str) -> None:
@@ -104,7 +128,7 @@ def test_suspended_driver_finds_the_term_of_the_standby(memory_directory: str) -
     assert look_while_silent(standby_in(memory_directory, clocks[1]), clocks[1], looks=5)
     clocks[0].advance(SILENCE_S)
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
-        former.show_life()
+        former.write_heartbeat()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +138,7 @@ def test_next_call_is_active_at_once_after_an_end(
     memory_directory: str, leave: Callable[[ActiveDriver], None]
 ) -> None:
     active = activate(standby_in(memory_directory))
-    active.show_life()
+    active.write_heartbeat()
     leave(active)
     assert activate(standby_in(memory_directory)).term == 2
     assert names(memory_directory) == {"_driver-2"}
@@ -182,14 +206,14 @@ def test_standby_takes_over_whichever_call_to_the_store_fails(
     assert failing > 10
 
 
-def test_driver_shows_life_after_faults_of_the_store(memory_directory: str) -> None:
+def test_heartbeats_continue_after_faults_of_the_store(memory_directory: str) -> None:
     with faulty_file_system(memory_directory) as faults:
         active = activate(standby_in(faults.directory))
         for call, plan in product(["create", "commit", "delete"], [Faults.before, Faults.after]):
             plan(faults, call, StorageUnavailableError("as planned"), "next")
             with pytest.raises(StorageUnavailableError):
-                active.show_life()
-        active.show_life()
+                active.write_heartbeat()
+        active.write_heartbeat()
         assert names(memory_directory) == {"_driver-1", "_driver-1-7"}
         faults.before("create", StorageUnavailableError("as planned"))
         active.end()  # standbys wait for the time of silence

@@ -309,7 +309,12 @@ def test_tasks_get_other_executors_if_these_have_changed(spark: SparkSession) ->
     assert len(second) == 1
     assert second != first
     homes.update(frozenset({"0"}))
-    assert move() - before == set()  # the only executor needs no preference
+    assert move() - before == second  # the only executor needs no preference
+    homes.update(frozenset({"0", "2"}))
+    restarted = TaskHomes(homes.query_id)
+    restarted.update(frozenset({"0", "2"}))
+    routing.repartition(rows, 0, 2, restarted).count()
+    assert len({*context.getPersistentRDDs().keys()} - before) == 1
 
 
 EVERY_TYPE = (

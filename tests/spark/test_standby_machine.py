@@ -3,8 +3,8 @@
 Each active driver runs batches by a coordinator without tasks. Three rules hold:
 
 - a batch is in the state once, whichever drivers were active at the same time;
-- a standby takes over only if the active driver has shown no life for the whole time of silence, or has ended;
-- a driver that comes back after a standby has taken over finds that out when it next shows life.
+- a standby takes over only if the active driver has sent no heartbeat for the whole time of silence, or has ended;
+- a driver that comes back after a standby has taken over finds that out at its next heartbeat.
 
 In the end, when all drivers are lost, a new one continues the job.
 """
@@ -42,7 +42,7 @@ class Driver:
 
 @dataclass
 class Term:
-    """The last sign of life in a term, in real time, and whether its driver has ended."""
+    """The last heartbeat in a term, in real time, and whether its driver has ended."""
 
     shown_s: float
     has_ended: bool = False
@@ -85,12 +85,12 @@ class StandbyMachine(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def step(self, number: int) -> None:
-        """Let a driver look or show life."""
+        """Let a driver look or send a heartbeat."""
         driver = self.drivers[number]
         if driver.active is None:
             self.look(driver)
         else:
-            self.show_life(driver, driver.active)
+            self.write_heartbeat(driver, driver.active)
 
     @rule(paused=st.sets(numbers, max_size=2), rounds=st.integers(1, 6))
     def all_but_paused_step(self, paused: set[int], rounds: int) -> None:
@@ -112,10 +112,10 @@ class StandbyMachine(RuleBasedStateMachine):
             assert self.world.now_s - former.shown_s >= SILENCE_S
         self.world.terms[term] = Term(self.world.now_s)
 
-    def show_life(self, driver: Driver, active: ActiveDriver) -> None:
+    def write_heartbeat(self, driver: Driver, active: ActiveDriver) -> None:
         is_replaced = active.term < max(self.world.terms)
         try:
-            active.show_life()
+            active.write_heartbeat()
         except CheckpointConflictError:
             assert is_replaced
             self.replace(driver)

@@ -33,9 +33,10 @@ class FakeQuery:
         self.error = error
         self.is_stopped = False
 
-    def awaitTermination(self) -> None:  # noqa: N802  # Spark's name
+    def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802  # Spark's names
         if self.error is not None:
             raise self.error
+        return True
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -185,7 +186,7 @@ def test_standby_without_a_named_job_or_fencing_is_refused(job: Job) -> None:
             hf.run(lambda: None, standby_after=silence)  # type: ignore[arg-type,return-value]  # never called
 
     directory = f"file://{job.checkpoints}"
-    with pytest.raises(InvalidRequestError, match="standby_after must be >= 0:00:02"):
+    with pytest.raises(InvalidRequestError, match="must be a timedelta >= 0:00:02"):
         run_with(timedelta(seconds=1), checkpoint_dir=directory, job_id="named")
     with pytest.raises(InvalidRequestError, match=r"needs spark\.holdfast\.job\.id"):
         run_with(checkpoint_dir=directory)
@@ -245,8 +246,20 @@ def test_replaced_driver_stops_its_query(job: Job) -> None:
     assert [query.isActive for query in queries] == [False]
 
 
+def test_active_driver_resumes_after_a_late_commit_of_the_former(job: Job) -> None:
+    job.settings["spark.holdfast.job.id"] = "named"
+    attempts, start = starts(
+        RuntimeError("chk-2/_metadata exists [HF-EXISTS]"),
+        RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."),
+        None,
+    )
+    with session_with(job.spark, job.settings):
+        hf.run(start, first_delay=timedelta(0), standby_after=timedelta(seconds=2))
+    assert [attempt.is_stopped for attempt in attempts] == [True, True, False]
+
+
 class LateClock(ManualClock):
-    """A clock that makes every sign of life late."""
+    """A clock that makes every heartbeat late."""
 
     def monotonic_s(self) -> float:
         self.advance(100)

@@ -1,4 +1,4 @@
-"""A driver with standbys: it waits until it is the active one, and shows that it lives while its query runs."""
+"""A driver with standbys: it waits until it is the active one, and sends heartbeats while its query runs."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _MIN_SILENCE = timedelta(seconds=2)
 
 _POLL_S = 1
-"""Seconds between two looks of the thread of `run` whether a standby has taken over."""
+"""Interval, in seconds, at which `run` checks whether a standby has taken over."""
 
 
 def wait_to_be_active(silence: timedelta, clock: Clock) -> "RunningDriver | None":
@@ -36,8 +36,9 @@ def wait_to_be_active(silence: timedelta, clock: Clock) -> "RunningDriver | None
     Raises:
         InvalidRequestError: The session or the time can't be used for drivers that wait.
     """
-    if silence < _MIN_SILENCE:
-        raise InvalidRequestError(f"standby_after must be >= {_MIN_SILENCE}, got {silence}")
+    if not isinstance(silence, timedelta) or silence < _MIN_SILENCE:
+        message = f"standby_after must be a timedelta >= {_MIN_SILENCE}, got {silence!r}"
+        raise InvalidRequestError(message)
     session = sessions.classic_session()
     if session is None:
         message = (
@@ -60,13 +61,15 @@ def wait_to_be_active(silence: timedelta, clock: Clock) -> "RunningDriver | None
 
 
 class RunningDriver:
-    """The active driver, with a thread that shows that it lives. The block may end the query, or raise its error."""
+    """The active driver, with a thread that sends heartbeats. The block may end the query, or raise its error."""
 
     def __init__(self, active: ActiveDriver, session: SparkSession) -> None:
         self._active = active
         self._session = session
         self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._show_life, daemon=True, name="holdfast-life")
+        self._thread = threading.Thread(
+            target=self._send_heartbeats, daemon=True, name="holdfast-heartbeats"
+        )
         self._error: CheckpointConflictError | None = None
 
     def __enter__(self) -> Self:
@@ -103,16 +106,16 @@ class RunningDriver:
         if self._error is not None:
             raise self._error
 
-    def _show_life(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self._is_done.wait(self._active.interval_s):
             try:
                 sessions.check_alive(self._session)
-                self._active.show_life()
+                self._active.write_heartbeat()
             except CheckpointConflictError as error:
                 self._error = error
                 return
             except Exception as error:  # noqa: BLE001  # of the store, or of a JVM that has ended
-                message = "this driver can't show that it lives, so a standby may take over: %s"
+                message = "this driver can't send heartbeats, so a standby may take over: %s"
                 _log.warning(message, error)
 
 

@@ -32,6 +32,11 @@ PASSING = frozenset(
 
 _CODE = re.compile(r"\[(HF-[A-Z-]+)\]")
 
+_OTHER_QUERY = "CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected"
+"""Spark's errors of another driver that runs the same query."""
+
+_CONTESTED = re.compile(rf"\[HF-EXISTS\]|{_OTHER_QUERY}")
+
 _LASTING = re.compile(
     # Errors of Python that mean a fault of the program; faults of networks and disks have other classes.
     r"^(?:[\w.]+\.)?(?:ArithmeticError|AssertionError|AttributeError|ImportError|IndexError|KeyError|LookupError"
@@ -39,7 +44,7 @@ _LASTING = re.compile(
     r"|UnicodeDecodeError|UnicodeEncodeError|ValueError|ZeroDivisionError|PicklingError|Arrow\w+): "
     # Spark's errors in the query itself, of another driver of the query, and of a session that has ended.
     r"|(?:AnalysisException|ParseException|IllegalArgumentException|ClassNotFoundException|NoSuchMethodError)"
-    r"|CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected"
+    rf"|{_OTHER_QUERY}"
     r"|SparkContext was shut down|stopped SparkContext",
     re.MULTILINE,
 )
@@ -74,9 +79,10 @@ def run(
         first_delay: Delay before the first restart in the period.
         max_delay: Maximum delay.
         is_passing: Decides whether a fault can pass in place of the rules above; it gets the error of `start` or of the query.
-        standby_after: Time without a sign of life of the active driver after which a waiting one takes over, at least 2 s; 10 s are
-            a good value. All drivers of the job need the same one. It requires `spark.holdfast.job.id`.
-        clock: The clock of delays and of periods.
+        standby_after: Time without a heartbeat of the active driver after which a waiting one takes over, at least 2 s; 10 s is a
+            good value. If drivers of the job have different ones, the longer one counts. It requires
+            `spark.holdfast.job.id`.
+        clock: Measures delays and periods.
 
     Raises:
         Exception: The error that ended the query, if it can't pass, or if there were too many restarts.
@@ -94,7 +100,7 @@ def run(
         within.total_seconds(),
         first_delay.total_seconds(),
         max_delay.total_seconds(),
-        is_passing or can_pass_later,
+        is_passing or (can_pass_later if standby_after is None else _can_pass_with_standbys),
         clock,
     )
     if standby_after is None:
@@ -163,6 +169,14 @@ def can_pass_later(error: Exception) -> bool:
     if codes:
         return codes <= PASSING
     return not isinstance(error, TypeError | ValueError | LookupError) and not _LASTING.search(text)
+
+
+def _can_pass_with_standbys(error: Exception) -> bool:
+    """Return the same if there are standbys: the driver before this one may not have noticed yet that it was replaced.
+
+    Each attempt begins with a check that this driver was not replaced itself.
+    """
+    return bool(_CONTESTED.search(str(error))) or can_pass_later(error)
 
 
 def _await(query: StreamingQuery) -> None:

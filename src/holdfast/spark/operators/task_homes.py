@@ -1,8 +1,8 @@
 """Executors that Spark prefers for the tasks of operators, so that subtasks find the copies of their state.
 
-Spark has no setting for it, but it runs a task where a cached partition is that the task reads. So moved rows are joined
-with cached rows, one for each partition. If the executor of such a row is lost, Spark computes the row again where the task
-runs, which is the task's executor from then on.
+Spark has no setting for this, but it prefers to run a task on the executor that caches a partition which the task reads. So
+moved rows are joined with cached rows, one for each partition. If the executor of such a row is lost, Spark computes the row
+again where the task runs, which is the preferred executor from then on.
 """
 
 from dataclasses import dataclass, field
@@ -30,8 +30,8 @@ class TaskHomes:
     _rows: dict[int, DataFrame] = field(default_factory=dict)
 
     def update(self, executors: frozenset[str]) -> None:
-        """Distribute the tasks again if the executors of the application have changed: a new one gets its share."""
-        if executors != self._executors:
+        """Distribute the tasks again if the application has new executors, so that they get their share."""
+        if executors - self._executors:
             for rows in self._rows.values():
                 rows.unpersist()
             self._rows.clear()
@@ -49,7 +49,10 @@ class TaskHomes:
     def _cache(self, session: SparkSession, partitions: int) -> DataFrame:
         number = number_at(partition_numbers(partitions), F.col("id")).alias(PARTITION)
         query = F.lit(self.query_id).alias(_QUERY)
-        rows = session.range(0, partitions, 1, 1).select(number, query)
-        cached = rows.repartition(partitions, PARTITION).cache()
+        # A single task would write all rows, and Spark would prefer its host for all partitions.
+        rows = session.range(0, partitions, 1, partitions).select(number, query)
+        moved = rows.repartition(partitions, PARTITION)
+        moved.unpersist()  # those of an earlier run of the query in this session
+        cached = moved.cache()
         cached.count()  # one task for each, which Spark distributes evenly to the free executors
         return cached

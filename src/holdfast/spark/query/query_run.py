@@ -40,7 +40,7 @@ from holdfast.spark.query.checkpoints import CLEANER, PendingCheckpoint, failure
 from holdfast.spark.query.continuation import Continuation, StoredJob
 from holdfast.spark.query.coordinator import CheckpointCoordinator, Retention
 from holdfast.spark.query.running_operator import RunningOperator
-from holdfast.spark.settings import Settings
+from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark.subtask import Acknowledgement, JobStorage
 from holdfast.spark_progress import SparkProgress, sources_of
 
@@ -50,6 +50,7 @@ _MAX_SMALL_ROWS = 100_000
 """Rows of a batch that Spark moves about as fast as it starts one more stage."""
 
 _DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"
+_REDUCE_LOCALITY = "spark.shuffle.reduceLocality.enabled"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +107,11 @@ class QueryRun:
         job_id = settings.job_id or query.query_id
         check_disjoint(query.checkpoint_location, settings.checkpoint_dir, job_id)
         _warn_of_unknown_uids(settings, operators)
+        if settings.task_locality and all_settings.get(_REDUCE_LOCALITY, "").lower() != "false":
+            message = (
+                "%sstate.task-locality has no effect: set %s=false before the Spark session starts"
+            )
+            _log.warning(message, PREFIX, _REDUCE_LOCALITY)
         settings.stores.use()
         storage = settings.open_storage()
         sinks = checkpointed_sinks(process, operators, sinks)

@@ -236,7 +236,7 @@ class Settings:
         "state.task-locality",
         BOOLEAN,
         "Whether Spark prefers to run a subtask on the executor that ran it in the last batch, which has a copy of its "
-        "state. With fewer than six hosts, also set Spark's `spark.shuffle.reduceLocality.enabled=false`.",
+        "state. It has no effect unless Spark's `spark.shuffle.reduceLocality.enabled` is false.",
         default=False,
     )
     worker_memory: int = _declare(

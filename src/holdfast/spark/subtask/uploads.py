@@ -48,7 +48,7 @@ class CapturedSubtask:
     captured_s: float
 
     def upload(self) -> "_Upload":
-        """Write the state, in any thread. Raises what the store raises; then nothing is left in it."""
+        """Write the state, in any thread. Raises what the store raises; then no file of the state remains there."""
         result = self.snapshot.run()
         return _Upload(result, 1000 * (self.clock.monotonic_s() - self.captured_s))
 
