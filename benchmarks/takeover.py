@@ -88,11 +88,13 @@ def measure(runs: int, silence_s: float, *, is_cold: bool) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         active, _ = start(directory, 0, silence_s, is_cold=is_cold)
+        started = [active]
         try:
             for number in range(1, runs + 1):
                 before = newest(directory)
                 wait_until(lambda: newest(directory) > before + 5)  # noqa: B023  # called at once
                 standby, log = start(directory, number, silence_s, is_cold=is_cold)
+                started.append(standby)
                 wait_until(lambda: WAITS in log.read_text())  # noqa: B023
                 kill(active)
                 killed_s, last = time.monotonic(), newest(directory)
@@ -100,7 +102,9 @@ def measure(runs: int, silence_s: float, *, is_cold: bool) -> list[float]:
                 wait_until(lambda: newest(directory) > last)  # noqa: B023
                 seconds.append(time.monotonic() - killed_s)
         finally:
-            kill(active)
+            for driver in started:
+                if driver.is_running():
+                    kill(driver)
     return seconds
 
 

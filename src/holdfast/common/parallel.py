@@ -104,7 +104,7 @@ def map_as_completed(
 
 
 def raise_if_cancelled() -> None:
-    """Stop an action of `map_in_parallel` if another one has failed or the caller was interrupted, or of a `CancellingPool`.
+    """Stop an action whose result is no longer needed: another action has failed, or its block has ended.
 
     Raises:
         CancelledError: The result is no longer needed.

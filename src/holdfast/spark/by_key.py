@@ -393,7 +393,7 @@ class KeyedRows(KeyedInput):
         emit: Emit = "append",
         early: Early | None = None,
     ) -> WindowedRows:
-        """Return the rows by windows. All but count windows are in event time, and need a watermark.
+        """Return the rows by windows. All windows except count windows are in event time, and need a watermark.
 
         Args:
             windows: Windows, such as `holdfast.tumbling_windows(size)`.
@@ -405,7 +405,7 @@ class KeyedRows(KeyedInput):
                 a multiple of an interval after new rows.
 
         Raises:
-            InvalidRequestError: There is no such column of timestamps, or arguments exclude each other.
+            InvalidRequestError: There is no such column of timestamps, or arguments can't be combined.
         """
         windowed = WindowedRows(self, windows, time, allowed_lateness, emit, early)
         windowed.check()
