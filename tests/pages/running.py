@@ -6,14 +6,17 @@ import runpy
 import subprocess
 import sys
 import warnings
-from collections.abc import Container, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 from contracts.patience import RUN_HANGS_S
 from pages.blocks import Block, blocks_of, python_of
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQueryManager
 
 from holdfast.spark.compat import settings_of
 
@@ -79,7 +82,11 @@ def _run_here(script: Path, spark: SparkSession) -> str:
     before = settings_of(spark)
     printed = StringIO()
     try:
-        with redirect_stdout(printed), warnings.catch_warnings(action="default"):
+        with (
+            redirect_stdout(printed),
+            warnings.catch_warnings(action="default"),
+            _without_new_listeners(spark),
+        ):
             runpy.run_path(str(script), run_name="__main__")
     finally:
         for query in spark.streams.active:
@@ -90,6 +97,24 @@ def _run_here(script: Path, spark: SparkSession) -> str:
             elif value != before[key]:
                 spark.conf.set(key, before[key])
     return printed.getvalue()
+
+
+@contextmanager
+def _without_new_listeners(spark: SparkSession) -> Iterator[None]:
+    """Remove the listeners that the block adds: they would print in later tests."""
+    added: list[StreamingQueryListener] = []
+    add_listener = StreamingQueryManager.addListener
+
+    def add(manager: StreamingQueryManager, listener: StreamingQueryListener) -> None:
+        added.append(listener)
+        add_listener(manager, listener)
+
+    with mock.patch.object(StreamingQueryManager, "addListener", add):
+        try:
+            yield
+        finally:
+            for listener in added:
+                spark.streams.removeListener(listener)
 
 
 def run_block(block: Block, directory: Path, **environment: str) -> None:

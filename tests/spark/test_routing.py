@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 import pyarrow as pa
@@ -29,6 +29,13 @@ from holdfast.spark.sessions import column_named
 # Nulls, a few repeated keys, and one that is new in each row.
 ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
 SCHEMA = "id long, k long, `a name` string"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cached_rows(spark: SparkSession) -> Iterator[None]:
+    """Drop the rows that Spark caches for preferred executors."""
+    yield
+    spark.catalog.clearCache()
 
 
 @pytest.mark.exhaustive
