@@ -119,7 +119,8 @@ def _arrow_data(values: Elements) -> list[pa.Array] | None:
     if isinstance(values, pa.RecordBatch):
         return [values.to_struct_array()]
     if isinstance(values, pa.Table):
-        return list(values.to_struct_array().chunks)
+        # Of a table without rows, PyArrow 16 can't make a struct array.
+        return [batch.to_struct_array() for batch in values.to_batches()]
     if isinstance(values, pa.ChunkedArray):
         return list(values.chunks)
     if isinstance(values, pa.Array):

@@ -64,6 +64,14 @@ def test_many_elements_come_in_many_shapes(values: Any) -> None:
         assert state.get() == [1, 2, 3]
 
 
+def test_table_without_rows_replaces_all_elements() -> None:
+    state = state_of(ROW, *ROWS)
+    state.update(TABLE.slice(2))
+    assert len(state) == 0
+    state.add_all(TABLE.slice(2))
+    assert state.to_table().num_rows == 0
+
+
 def test_iterator_is_read_once() -> None:
     state = state_of(pa.int64(), 1)
     state.add_all(iter([2, 3]))
