@@ -48,7 +48,7 @@ class CancellingPool(ContextPool):
 
     def __init__(self, max_threads: int) -> None:
         super().__init__(max_threads, thread_name_prefix="holdfast")
-        self._is_left = threading.Event()
+        self._has_ended = threading.Event()
 
     def submit(
         self,
@@ -58,7 +58,7 @@ class CancellingPool(ContextPool):
         **kwargs: _Arguments.kwargs,
     ) -> Future[_Result]:
         """Start an action. Raises `StorageUnavailableError` if Python is exiting."""
-        token = _cancelled.set((*_cancelled.get(), self._is_left))
+        token = _cancelled.set((*_cancelled.get(), self._has_ended))
         try:
             return super().submit(action, *args, **kwargs)
         except RuntimeError as error:
@@ -68,7 +68,7 @@ class CancellingPool(ContextPool):
             _cancelled.reset(token)
 
     def __exit__(self, *_: object) -> None:
-        self._is_left.set()
+        self._has_ended.set()
         self.shutdown(cancel_futures=True)
 
 

@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -60,6 +61,16 @@ def wait_to_be_active(silence: timedelta, clock: Clock) -> "RunningDriver | None
         clock.sleep(standby.interval_s)
 
 
+@contextmanager
+def stop_on_error(query: StreamingQuery) -> Iterator[None]:
+    """Stop a query if the block fails or its thread is interrupted."""
+    try:
+        yield
+    except BaseException:
+        query.stop()
+        raise
+
+
 class RunningDriver:
     """The active driver, with a thread that sends heartbeats. The block may end the query, or raise its error."""
 
@@ -94,12 +105,9 @@ class RunningDriver:
         """Run the query until it ends. Raises `CheckpointConflictError` if a standby has taken over."""
         self._active.check()
         query = start()
-        try:
+        with stop_on_error(query):
             while not query.awaitTermination(_POLL_S):
                 self._raise_if_lost()
-        except BaseException:
-            query.stop()
-            raise
         self._raise_if_lost()
 
     def _raise_if_lost(self) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.standby import wait_to_be_active
+from holdfast.spark.standby import stop_on_error, wait_to_be_active
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def can_pass_later(error: Exception) -> bool:
 
 
 def _can_pass_with_standbys(error: Exception) -> bool:
-    """Return the same if there are standbys: the driver before this one may not have noticed yet that it was replaced.
+    """Return the same as `can_pass_later` for a driver with standbys: the driver before this one may not have noticed yet that it was replaced.
 
     Each attempt begins with a check that this driver was not replaced itself.
     """
@@ -181,11 +181,8 @@ def _can_pass_with_standbys(error: Exception) -> bool:
 
 def _await(query: StreamingQuery) -> None:
     """Wait until the query ends, and stop it if this thread is interrupted."""
-    try:
+    with stop_on_error(query):
         query.awaitTermination()
-    except BaseException:
-        query.stop()
-        raise
 
 
 def _summary(error: Exception) -> str:

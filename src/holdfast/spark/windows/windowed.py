@@ -237,9 +237,8 @@ class Windowed(StatefulFunction):
     def _bounds(self, numbers: Times) -> pa.Array:
         """Return starts or ends of windows as a column."""
         if isinstance(self._assigner, CountWindows):
-            return pa.array(
-                numbers.clip(0)
-            )  # the first windows may have fewer rows than their size
+            # The first windows may have fewer rows than their size.
+            return pa.array(numbers.clip(0))
         return _timestamps(numbers).cast(self._time_type)
 
     def _check(self, schema: pa.Schema) -> None:
