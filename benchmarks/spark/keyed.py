@@ -39,11 +39,13 @@ from pyspark.sql.streaming.state import GroupState
 
 import holdfast as hf
 from benchmarks.spark.__main__ import measure, session
-from benchmarks.spark.queries import PARALLELISM, Start
+from benchmarks.spark.queries import PARALLELISM, Start, shuffle
 from holdfast import StatefulProcessor, StatefulProcessorHandle, keyed
 
 _RESULT = "key long, n long, total double"
 _STATE = "n long, total double"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_MANY = 200
 
 
 class _Total(StatefulProcessor):
@@ -148,6 +150,8 @@ _PARTS = [
     Part("functions", 100_000, rows=20_000, batches=2, rounds=2, warm_up=2),
     Part("aggregates", 1_000_000, batches=4, rounds=2),
     Part("rows", 1_000_000, rows=1000, batches=20, rounds=1, warm_up=5),
+    Part("small", 1000, rows=1000, batches=40, rounds=4, warm_up=10, first_rounds=1),
+    Part("subtasks", 1000, rows=1000, batches=8, rounds=2, warm_up=4),
     Part("duplicates", 100_000, new_share=0.5, first_rounds=1),
     Part("duplicates", 1_000_000, new_share=0.5, rounds=2),
 ]
@@ -367,9 +371,47 @@ def _native_aggregates(stream: DataFrame, checkpoint: str) -> Any:
     return _start(totals, checkpoint)
 
 
+def _aggregates_of_batch(stream: DataFrame, checkpoint: str) -> Any:
+    def write(rows: DataFrame, batch_id: int) -> None:
+        totals = rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+        _drop(totals, batch_id)
+
+    writer = stream.writeStream.foreachBatch(write)
+    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+def _functions_of_batch(stream: DataFrame, checkpoint: str) -> Any:
+    def write(rows: DataFrame, batch_id: int) -> None:
+        _drop(shuffle(rows).mapInArrow(_sum_batch, _RESULT), batch_id)
+
+    writer = stream.writeStream.foreachBatch(write)
+    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+def _sum_batch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        totals = pa.table(batch).group_by("key").aggregate([([], "count_all"), ("value", "sum")])
+        yield from totals.rename_columns(["key", "n", "total"]).to_batches()
+
+
 def _our_aggregates(stream: DataFrame, checkpoint: str) -> Any:
     totals = _ours(stream).agg(n=hf.count(), total=hf.sum("value"))
     return _start(totals, checkpoint)
+
+
+def _native_aggregates_of_many_partitions(stream: DataFrame, checkpoint: str) -> Any:
+    spark = stream.sparkSession
+    partitions = spark.conf.get(_PARTITIONS, "")
+    spark.conf.set(_PARTITIONS, str(_MANY))
+    try:
+        return _native_aggregates(stream, checkpoint)  # a query copies the settings when it starts
+    finally:
+        spark.conf.set(_PARTITIONS, partitions)
+
+
+def _our_aggregates_of_many_subtasks(stream: DataFrame, checkpoint: str) -> Any:
+    grouped = keyed(stream, "key", uid="totals", parallelism=_MANY)
+    return _start(grouped.agg(n=hf.count(), total=hf.sum("value")), checkpoint)
 
 
 def _our_single_rows(stream: DataFrame, checkpoint: str) -> Any:
@@ -436,6 +478,16 @@ _GROUPS: dict[str, dict[str, Start]] = {
     "functions": {
         "Spark: applyInPandasWithState": _native_functions,
         "Holdfast: applyInPandasWithState": _our_functions,
+    },
+    "small": {
+        "Spark: groupBy().agg(), no state": _aggregates_of_batch,
+        "Spark: shuffle, mapInArrow, no state": _functions_of_batch,
+        "Spark: groupBy().agg()": _native_aggregates,
+        "Holdfast: keyed().agg()": _our_aggregates,
+    },
+    "subtasks": {
+        "Spark: groupBy().agg(), 200 partitions": _native_aggregates_of_many_partitions,
+        "Holdfast: keyed().agg(), 200 subtasks": _our_aggregates_of_many_subtasks,
     },
     "duplicates": {
         "Spark: dropDuplicates": _native_duplicates,

@@ -101,7 +101,8 @@ def _drop(rows: DataFrame, _batch_id: int) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _shuffle(rows: DataFrame) -> DataFrame:
+def shuffle(rows: DataFrame) -> DataFrame:
+    """Partition rows by key, as many parts as there are subtasks."""
     return rows.repartitionById(PARALLELISM, F.expr(f"cast(pmod(key, {PARALLELISM}) as int)"))
 
 
@@ -128,7 +129,7 @@ def counting_queries() -> dict[str, Start]:
         _collect(rows.mapInArrow(_count_without_state, _COUNTS_IN_SPARK), batch_id)
 
     def plain_after_shuffle(rows: DataFrame, batch_id: int) -> None:
-        plain(_shuffle(rows), batch_id)
+        plain(shuffle(rows), batch_id)
 
     def holdfast(**options: str) -> Start:
         operator = stateful(
@@ -157,7 +158,7 @@ def passing_queries() -> dict[str, Start]:
         _drop(rows.mapInArrow(_pass_through, SCHEMA), batch_id)
 
     def plain_after_shuffle(rows: DataFrame, batch_id: int) -> None:
-        plain(_shuffle(rows), batch_id)
+        plain(shuffle(rows), batch_id)
 
     def holdfast(**options: str | bool) -> Start:
         operator = stateful(

@@ -5,9 +5,9 @@ time; and a failed task ends its worker. This daemon imports them before the for
 workers share the memory.
 
 Spark puts a ZIP of PySpark and a JAR first on the path of workers. Python compiles modules from a ZIP in each process,
-which takes a second in each daemon; and each new worker clears Python's cache of the path, so that Python reads the
-directories of both archives again, once for each package of PySpark: 0.2 s. So the daemon imports an installed PySpark
-of the same version instead, if there is one.
+which takes a second in each daemon; and PySpark makes Python read the directories of both archives again, once for each
+package: 0.2 s in the first task of a worker. So the daemon imports an installed PySpark of the same version instead, if
+there is one.
 
 Spark starts it as it starts its own: `python -m holdfast.worker_daemon pyspark.worker`. The module is not in
 `holdfast.spark`, whose import imports PySpark.

@@ -26,6 +26,7 @@ from holdfast.locations.storages import (
     FileSystemCheckpointStreamFactory,
 )
 from holdfast.spark.settings import Stores
+from holdfast.spark.worker_task import worker_task
 
 _HANDLE = message_pack_decoder(FileStateHandle)
 
@@ -119,6 +120,7 @@ class _WritePartition:
     prefix: str
     stores: Stores
 
+    @worker_task
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batches = (batch for batch in batches if batch.num_rows)
         first = next(batches, None)

@@ -15,6 +15,7 @@ from holdfast.common import message_pack_decoder
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators import Sink
 from holdfast.spark.sinks.merging import DELETED, MergeRule
+from holdfast.spark.worker_task import worker_task
 
 try:
     import psycopg
@@ -143,6 +144,7 @@ class _UpsertPartition:
     connect: Connect
     statements: _Upsert
 
+    @worker_task
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = chain.from_iterable(_rows(batch) for batch in batches)
         first = next(rows, None)
@@ -269,6 +271,7 @@ class _WritePartition:
     columns: tuple[str, ...]
     attempt: str
 
+    @worker_task
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = chain.from_iterable(_rows(batch) for batch in batches)
         first = next(rows, None)

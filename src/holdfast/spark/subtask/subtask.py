@@ -1,12 +1,11 @@
 """A subtask in a Spark task: the data that the driver sends it, and its work: restore, process, snapshot, report."""
 
-import gc
 import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -40,6 +39,7 @@ from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark.subtask.input_rows import InputRows, rows_by_subtask
 from holdfast.spark.subtask.local_state import LocalState
 from holdfast.spark.subtask.uploads import CapturedSubtask, Uploads, WrittenSubtask
+from holdfast.spark.worker_task import worker_task
 
 if TYPE_CHECKING:  # an installation for Spark Connect may have only pyspark-client
     from pyspark import Broadcast
@@ -57,19 +57,6 @@ class Reports(Protocol):
 def name_in_plans(uid: str) -> str:
     """Return the name of an operator in Spark's plans and user interface."""
     return f"holdfast:{uid}"
-
-
-@cache
-def freeze_loaded_objects() -> None:
-    """Exclude the objects that the first task of a process has loaded from later garbage collections.
-
-    A Python worker collects garbage after each task, among all objects that were ever imported: some 70 ms of CPU
-    time, as much as a small batch costs otherwise. Later calls do nothing, because Python counts the excluded objects
-    one by one: 11 ms of CPU time, half of a task of a small batch.
-    """
-    if not gc.get_freeze_count():
-        gc.collect()  # garbage would stay forever
-        gc.freeze()
 
 
 def _peak_memory_bytes() -> int:
@@ -190,6 +177,7 @@ class SubtaskRunner:
     def __name__(self) -> str:
         return name_in_plans(self.operator.uid)
 
+    @worker_task
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             with Uploads() as uploads:
@@ -201,7 +189,6 @@ class SubtaskRunner:
                 raise
             named = type(error)(f"operator {uid!r}: {message}", *rest)
             raise named.with_traceback(error.__traceback__) from error.__cause__
-        freeze_loaded_objects()
 
     def _run_subtasks(
         self, batches: Iterable[pa.RecordBatch], uploads: Uploads

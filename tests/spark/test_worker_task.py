@@ -1,0 +1,109 @@
+"""Tasks in Python workers: what a task does once and the next one need not repeat."""
+
+import importlib
+import os
+import socket
+import sys
+import zipimport
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.spark.worker_task import worker_task
+
+needs_linux = pytest.mark.skipif(
+    not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has this option of a socket"
+)
+
+
+@worker_task
+def pass_rows(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from rows
+
+
+def is_immediate(connection: socket.socket) -> tuple[bool, bool]:
+    """Return whether a connection sends, and acknowledges, without delay."""
+    options = (socket.TCP_NODELAY, socket.TCP_QUICKACK)
+    sends, acknowledges = (connection.getsockopt(socket.IPPROTO_TCP, name) for name in options)
+    return sends != 0, acknowledges != 0
+
+
+@worker_task
+def connection_options(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield a row with the number of connections within the host, and of those without delays when the task begins."""
+    options = []
+    for file in os.listdir("/proc/self/fd"):
+        try:
+            connection = socket.socket(fileno=int(file))
+        except OSError:
+            continue
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            options.append(is_immediate(connection))
+        connection.detach()
+    list(rows)
+    yield pa.record_batch({"all": [len(options)], "immediate": [options.count((True, True))]})
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an archive on the path with two packages, of which one is imported."""
+    path = tmp_path / "archive.zip"
+    with ZipFile(path, "w") as zipped:
+        for package in ("holdfast_first", "holdfast_second"):
+            zipped.writestr(f"{package}/__init__.py", "")
+            zipped.writestr(f"{package}/module.py", "")
+    monkeypatch.syspath_prepend(str(path))
+    importlib.import_module("holdfast_first.module")
+    return path
+
+
+def test_archive_after_a_task_is_not_read_again(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert any(name.startswith(str(archive)) for name in sys.path_importer_cache)
+    list(pass_rows([]))
+    monkeypatch.delattr(zipimport, "_read_directory")  # a call would fail
+    importlib.invalidate_caches()
+    assert importlib.import_module("holdfast_second.module").__file__ is not None
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_connection_within_the_host_has_no_delays(
+    family: socket.AddressFamily, address: str
+) -> None:
+    with socket.socket(family) as server, socket.socket(family) as client:
+        try:
+            server.bind((address, 0))
+        except OSError:
+            pytest.skip(f"the host has no address {address}")
+        server.listen()
+        client.connect(server.getsockname())
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        assert is_immediate(client) == (False, False)
+        assert list(pass_rows([])) == []
+        assert is_immediate(client) == (True, True)
+
+
+def test_other_open_files_are_left_alone(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "file").open("w"),
+        socket.socket() as unconnected,
+        socket.socketpair()[0] as local,
+    ):
+        assert list(pass_rows([])) == []
+        assert unconnected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
+        assert local.fileno() >= 0
+
+
+@needs_linux
+def test_connections_of_a_worker_have_no_delays(spark: SparkSession) -> None:
+    rows = spark.range(0, 1, 1, 1).mapInArrow(connection_options, "all long, immediate long")
+    (row,) = rows.collect()
+    assert row.immediate == row.all > 0
