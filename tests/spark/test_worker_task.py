@@ -34,7 +34,7 @@ def is_immediate(connection: socket.socket) -> tuple[bool, bool]:
 
 @worker_task
 def connection_options(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a row with the number of connections within the host, and of those without delays when the task begins."""
+    """Yield the number of connections within the host, and the number of them without delays, at the start of a task."""
     options = []
     for file in os.listdir("/proc/self/fd"):
         try:
@@ -50,7 +50,7 @@ def connection_options(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an archive on the path with two packages, of which one is imported."""
+    """Return an archive on the path with two packages; the first is imported."""
     path = tmp_path / "archive.zip"
     with ZipFile(path, "w") as zipped:
         for package in ("holdfast_first", "holdfast_second"):
@@ -91,7 +91,7 @@ def test_connection_within_the_host_has_no_delays(
         assert is_immediate(client) == (True, True)
 
 
-def test_other_open_files_are_left_alone(tmp_path: Path) -> None:
+def test_other_open_files_are_unchanged(tmp_path: Path) -> None:
     with (
         (tmp_path / "file").open("w"),
         socket.socket() as unconnected,

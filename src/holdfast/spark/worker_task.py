@@ -53,7 +53,7 @@ def _send_without_delay() -> None:
 
 
 def _send_at_once(file: int) -> None:
-    """Set the options of a file that is a TCP connection within this host. Raises `OSError` if it is none."""
+    """Set the options of a file that is a TCP connection within this host. Raises `OSError` if it is not a socket."""
     connection = socket.socket(fileno=file)
     try:
         peer = connection.getpeername()
