@@ -401,7 +401,7 @@ def _our_aggregates(stream: DataFrame, checkpoint: str) -> Any:
 
 def _native_aggregates_of_many_partitions(stream: DataFrame, checkpoint: str) -> Any:
     spark = stream.sparkSession
-    partitions = spark.conf.get(_PARTITIONS, "")
+    partitions = str(spark.conf.get(_PARTITIONS))
     spark.conf.set(_PARTITIONS, str(_MANY))
     try:
         return _native_aggregates(stream, checkpoint)  # a query copies the settings when it starts
