@@ -91,14 +91,20 @@ def test_connection_within_the_host_has_no_delays(
 
 
 def test_other_open_files_are_unchanged(tmp_path: Path) -> None:
+    local, peer = socket.socketpair()
     with (
-        (tmp_path / "file").open("w"),
+        (tmp_path / "file").open("w") as file,
         socket.socket() as unconnected,
-        socket.socketpair()[0] as local,
+        local,
+        peer,
+        socket.socket(type=socket.SOCK_DGRAM) as datagrams,
     ):
+        datagrams.connect(("127.0.0.1", 9))
         assert list(pass_rows([])) == []
         assert unconnected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
-        assert local.fileno() >= 0
+        assert (
+            file.write("still open") == local.send(b"still open") == datagrams.send(b"still open")
+        )
 
 
 @needs_linux

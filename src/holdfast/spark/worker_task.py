@@ -7,14 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, wraps
-from pathlib import Path
 from typing import ParamSpec
 from zipimport import zipimporter
 
 import pyarrow as pa
-
-_OPEN_FILES = Path("/proc/self/fd")
-
 
 _Parameters = ParamSpec("_Parameters")
 
@@ -39,27 +35,27 @@ def worker_task(
 
 
 def _send_without_delay() -> None:
-    """Let Spark's JVM and this process send their data to each other at once.
+    """Let Spark's JVM and this process send their data to each other at once, on Linux.
 
     The JVM sends a function and then its rows; the process sends its output in several parts. The kernel of a sender
     keeps a part back until the one before is acknowledged (Nagle's algorithm), and the kernel of a receiver
-    acknowledges it after 40 ms. Linux forgets the second option in time, so each task sets it. It has no effect
-    elsewhere: other systems don't list open files in this way.
+    acknowledges it after 40 ms. Linux forgets the second option in time, so each task sets it.
     """
-    with suppress(OSError):
-        for number in os.listdir(_OPEN_FILES):
-            with suppress(OSError):  # the listing itself, or a file that is not a socket
+    if sys.platform == "linux":
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(OSError):  # it is closed, like the list itself, or not a TCP connection
                 _send_at_once(int(number))
 
 
 def _send_at_once(file: int) -> None:
-    """Set the options of a file that is a TCP connection within this host. Raises `OSError` if it is not a socket."""
+    """Set the options of a file that is a connection within this host. Raises `OSError` if it has no such options."""
     connection = socket.socket(fileno=file)
     try:
-        peer = connection.getpeername()
-        if isinstance(peer, tuple) and peer[0].startswith(("127.", "::1", "::ffff:127.")):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            peer, *_ = connection.getpeername()
+            if peer.startswith(("127.", "::1", "::ffff:127.")):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     finally:
         connection.detach()
 
