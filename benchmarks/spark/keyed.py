@@ -39,7 +39,7 @@ from pyspark.sql.streaming.state import GroupState
 
 import holdfast as hf
 from benchmarks.spark.__main__ import measure, session
-from benchmarks.spark.queries import PARALLELISM, Start, shuffle
+from benchmarks.spark.queries import PARALLELISM, Start, for_each_batch, shuffle
 from holdfast import StatefulProcessor, StatefulProcessorHandle, keyed
 
 _RESULT = "key long, n long, total double"
@@ -362,30 +362,24 @@ def _start(output: Any, checkpoint: str) -> Any:
     return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 
 
-def _ours(stream: DataFrame) -> Any:
-    return keyed(stream, "key", uid="totals", parallelism=PARALLELISM)
+def _ours(stream: DataFrame, parallelism: int = PARALLELISM) -> Any:
+    return keyed(stream, "key", uid="totals", parallelism=parallelism)
+
+
+def _totals_by_key(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
 
 
 def _native_aggregates(stream: DataFrame, checkpoint: str) -> Any:
-    totals = stream.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
-    return _start(totals, checkpoint)
+    return _start(_totals_by_key(stream), checkpoint)
 
 
-def _aggregates_of_batch(stream: DataFrame, checkpoint: str) -> Any:
-    def write(rows: DataFrame, batch_id: int) -> None:
-        totals = rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
-        _drop(totals, batch_id)
-
-    writer = stream.writeStream.foreachBatch(write)
-    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+def _aggregate_batch(rows: DataFrame, batch_id: int) -> None:
+    _drop(_totals_by_key(rows), batch_id)
 
 
-def _functions_of_batch(stream: DataFrame, checkpoint: str) -> Any:
-    def write(rows: DataFrame, batch_id: int) -> None:
-        _drop(shuffle(rows).mapInArrow(_sum_batch, _RESULT), batch_id)
-
-    writer = stream.writeStream.foreachBatch(write)
-    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+def _apply_to_batch(rows: DataFrame, batch_id: int) -> None:
+    _drop(shuffle(rows).mapInArrow(_sum_batch, _RESULT), batch_id)
 
 
 def _sum_batch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -394,8 +388,8 @@ def _sum_batch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from totals.rename_columns(["key", "n", "total"]).to_batches()
 
 
-def _our_aggregates(stream: DataFrame, checkpoint: str) -> Any:
-    totals = _ours(stream).agg(n=hf.count(), total=hf.sum("value"))
+def _our_aggregates(stream: DataFrame, checkpoint: str, *, parallelism: int = PARALLELISM) -> Any:
+    totals = _ours(stream, parallelism).agg(n=hf.count(), total=hf.sum("value"))
     return _start(totals, checkpoint)
 
 
@@ -407,11 +401,6 @@ def _native_aggregates_of_many_partitions(stream: DataFrame, checkpoint: str) ->
         return _native_aggregates(stream, checkpoint)  # a query copies the settings when it starts
     finally:
         spark.conf.set(_PARTITIONS, partitions)
-
-
-def _our_aggregates_of_many_subtasks(stream: DataFrame, checkpoint: str) -> Any:
-    grouped = keyed(stream, "key", uid="totals", parallelism=_MANY)
-    return _start(grouped.agg(n=hf.count(), total=hf.sum("value")), checkpoint)
 
 
 def _our_single_rows(stream: DataFrame, checkpoint: str) -> Any:
@@ -480,14 +469,14 @@ _GROUPS: dict[str, dict[str, Start]] = {
         "Holdfast: applyInPandasWithState": _our_functions,
     },
     "small": {
-        "Spark: groupBy().agg(), no state": _aggregates_of_batch,
-        "Spark: shuffle, mapInArrow, no state": _functions_of_batch,
+        "Spark: groupBy().agg(), no state": for_each_batch(_aggregate_batch),
+        "Spark: shuffle, mapInArrow, no state": for_each_batch(_apply_to_batch),
         "Spark: groupBy().agg()": _native_aggregates,
         "Holdfast: keyed().agg()": _our_aggregates,
     },
     "subtasks": {
         "Spark: groupBy().agg(), 200 partitions": _native_aggregates_of_many_partitions,
-        "Holdfast: keyed().agg(), 200 subtasks": _our_aggregates_of_many_subtasks,
+        "Holdfast: keyed().agg(), 200 subtasks": partial(_our_aggregates, parallelism=_MANY),
     },
     "duplicates": {
         "Spark: dropDuplicates": _native_duplicates,

@@ -106,7 +106,9 @@ def shuffle(rows: DataFrame) -> DataFrame:
     return rows.repartitionById(PARALLELISM, F.expr(f"cast(pmod(key, {PARALLELISM}) as int)"))
 
 
-def _for_each_batch(function: Callable[[DataFrame, int], None]) -> Start:
+def for_each_batch(function: Callable[[DataFrame, int], None]) -> Start:
+    """Return a query that calls a function for each batch."""
+
     def start(stream: DataFrame, checkpoint: str) -> Any:
         writer = stream.writeStream.foreachBatch(function)
         return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
@@ -140,11 +142,11 @@ def counting_queries() -> dict[str, Start]:
             schema=_COUNTS_IN_SPARK,
             **options,  # type: ignore[arg-type]
         )
-        return _for_each_batch(operator)
+        return for_each_batch(operator)
 
     return {
-        "mapInArrow + collect, no state": _for_each_batch(plain),
-        "the same after a shuffle": _for_each_batch(plain_after_shuffle),
+        "mapInArrow + collect, no state": for_each_batch(plain),
+        "the same after a shuffle": for_each_batch(plain_after_shuffle),
         "Holdfast": holdfast(),
         "Holdfast, by key": holdfast(key="key"),
         "transformWithStateInPandas": _transform_with_state,
@@ -168,11 +170,11 @@ def passing_queries() -> dict[str, Start]:
             parallelism=PARALLELISM,
             **options,  # type: ignore[arg-type]
         )
-        return _for_each_batch(operator)
+        return for_each_batch(operator)
 
     return {
-        "mapInArrow, no state": _for_each_batch(plain),
-        "the same after a shuffle": _for_each_batch(plain_after_shuffle),
+        "mapInArrow, no state": for_each_batch(plain),
+        "the same after a shuffle": for_each_batch(plain_after_shuffle),
         "Holdfast": holdfast(),
         "Holdfast, by key": holdfast(key="key"),
         "Holdfast, forward": holdfast(forward=True),

@@ -17,8 +17,8 @@ needs_linux = pytest.mark.skipif(
     not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has this option of a socket"
 )
 
-
 _DIRECTORY = b"PK\1\2"
+"""The start of an archive's directory."""
 
 
 @worker_task
